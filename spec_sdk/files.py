@@ -154,7 +154,8 @@ def _held_directory(parent: Path, prefix: str) -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    handle = os.open(path, os.O_RDONLY)
+    # a pipe would be waited for
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         yield handle
     finally:

@@ -39,6 +39,12 @@ def check_writable(directory: Path) -> None:
         raise UserError(f"output_dir: {existing} cannot be written to ({error.strerror})") from error
 
 
+def unfinished_files(directory: Path) -> list[Path]:
+    """What runs below ``directory`` had begun to write when they were ended, or write now."""
+    names = (METRICS, CONFIG, EVENTS, ATTENTION)
+    return [path for name in names for path in directory.rglob(f".{name}.*.partial") if path.is_file()]
+
+
 class RunOutput:
     """Writes a run's directory, which is made on entry. ``events`` is where JSON lines go while the run lasts.
 

@@ -10,7 +10,7 @@ import copy
 import re
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from spec_sdk.config.overrides import as_text, parse
 from spec_sdk.errors import UserError, did_you_mean, in_a_line
 from spec_sdk.files import expanded, missing_directories, remove_abandoned, remove_empty, write_json
 from spec_sdk.report import SUMMARY_COLUMNS, print_plugins_of_jobs, summary_cells
-from spec_sdk.run_output import OUTCOMES, SUMMARY, check_writable
+from spec_sdk.run_output import OUTCOMES, SUMMARY, check_writable, unfinished_files
 from spec_sdk.settings import sweep_of
 from spec_sdk.tables import number, print_table
 
@@ -91,10 +91,11 @@ class Sweep:
         (self._directory / OUTCOMES).unlink(missing_ok=True)
         statuses: list[int] = []
         try:
+            before = {path.name for path in self._directory.iterdir()}
             try:
                 self._launch()
             finally:
-                self._remove_unfinished()
+                self._remove_unfinished(before)
         except JobFailed:
             pass  # it was told of, and its status counts
         except (KeyboardInterrupt, Exception) as error:
@@ -141,10 +142,14 @@ class Sweep:
             names = ", ".join(f"hydra/{kind}={name}" for kind, name in self._plugins.items())
             raise UserError(f"{names}: {in_a_line(error)}") from error
 
-    def _remove_unfinished(self) -> None:
-        """What jobs in processes of their own left there when these were ended."""
+    def _remove_unfinished(self, before: Collection[str]) -> None:
+        """What jobs in processes of their own left when these were ended, in directories that were not there before."""
         for _ in range(ENDING_TRIES):
-            unfinished = [*self._directory.rglob(".*.partial")]
+            unfinished: list[Path] = []
+            # somebody else may remove a directory meanwhile
+            with contextlib.suppress(OSError):
+                made = [path for path in self._directory.iterdir() if path.is_dir() and path.name not in before]
+                unfinished = [path for directory in made for path in unfinished_files(directory)]
             remove_abandoned(unfinished)
             for directory in {path.parent for path in unfinished}:
                 remove_empty([directory])

@@ -35,6 +35,9 @@ class GenerationOptions:
         if unknown:
             raise UserError(f"the task sets the generation option '{unknown[0]}', which is not offered here")
         sampled_by = {name: given[name] for name in SAMPLED_BY if given.get(name) is not None}
+        if said.get("do_sample") and "temperature" not in said:
+            # as with transformers
+            sampled_by["temperature"] = 1.0
         return cls(given["max_gen_toks"], [text for text in given["until"] if text], sampled_by)
 
 

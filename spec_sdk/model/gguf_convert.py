@@ -65,9 +65,10 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
 
 def _check_all_read(gguf: GGUFFile, table: WeightTable) -> None:
     """Raise UserError for tensors that belong to another model than the one that its metadata speak of."""
-    read = {*table.gguf_shapes, DIVISORS, LONG, SHORT}
+    weights = table.gguf_shapes
     # scales of activations are for kernels that round these too
-    read |= {scale_name(weight) for weight in read} | {input_scale_name(weight) for weight in read}
+    read = {name for weight in weights for name in (weight, scale_name(weight), input_scale_name(weight))}
+    read |= {DIVISORS, LONG, SHORT}
     if left := [name for name in gguf.tensors if name not in read and "rot_embd" not in name]:
         which = f"tensor '{left[0]}'" if len(left) == 1 else f"tensor '{left[0]}' and {len(left) - 1} more"
         architecture = gguf.metadata.get("general.architecture")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-_PART = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.DOTALL)
+_PART = re.compile(r"(?P<name>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})", re.DOTALL)
 
 
 def whole_name(path: Path) -> str:
@@ -15,17 +15,17 @@ def whole_name(path: Path) -> str:
     >>> whole_name(Path("m-00002-of-00003.gguf")), whole_name(Path("m.gguf"))
     ('m', 'm')
     """
-    part = _PART.fullmatch(path.stem)
+    part = _match(path)
     return part["name"] if part else path.stem
 
 
 def parts_of(path: Path) -> list[Path]:
-    """All parts that the name of one of them speaks of, the first one first; the file alone if it is no part.
+    """All parts that the name of one of them speaks of, the first one first; the file alone if its name is no part's.
 
     >>> [part.name for part in parts_of(Path("m-00002-of-00002.gguf"))]
     ['m-00001-of-00002.gguf', 'm-00002-of-00002.gguf']
     """
-    part = _PART.fullmatch(path.stem)
+    part = _match(path)
     if part is None:
         return [path]
     count = int(part["count"])
@@ -34,7 +34,11 @@ def parts_of(path: Path) -> list[Path]:
     ]
 
 
-def one_file(paths: Sequence[Path]) -> Path | None:
-    """The first part, if ``paths`` are nothing but parts of one file, or the only path; None otherwise."""
-    wholes = {tuple(parts_of(path)) for path in paths}
-    return next(iter(wholes))[0] if len(wholes) == 1 else None
+def first_parts(paths: Iterable[Path]) -> list[Path]:
+    """Of each file that ``paths`` are parts of, or are whole, the first part."""
+    return sorted({parts_of(path)[0] for path in paths})
+
+
+def _match(path: Path) -> re.Match[str] | None:
+    part = _PART.fullmatch(path.stem)
+    return part if part and 1 <= int(part["number"]) <= int(part["count"]) else None

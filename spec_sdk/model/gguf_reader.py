@@ -18,6 +18,8 @@ from spec_sdk.model.gguf_parts import parts_of
 from spec_sdk.model.lfs_pointer import check_pointer
 
 MAGIC = b"GGUF"
+COUNT, WHOLE = "split.count", (0, 1)
+"""What a file says of how many parts there are, and where it says that it has none."""
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -58,8 +60,8 @@ class GGUFFile:
         self.where = str(path)
         self.metadata, self.tensors, data = _open(path)
         self._parts = [data]
-        count = self.metadata.get("split.count", 1)
-        if count not in (0, 1):
+        count = self.metadata.get(COUNT, 1)
+        if count not in WHOLE:
             self._add_parts(count)
 
     def _add_parts(self, count: object) -> None:
@@ -74,7 +76,7 @@ class GGUFFile:
             if not path.exists():
                 raise UserError(f"{self.where}: is one of {count} parts, of which {path.name} is missing")
             metadata, tensors, data = _open(path)
-            if (metadata.get("split.no"), metadata.get("split.count")) != (number, count):
+            if (metadata.get("split.no"), metadata.get(COUNT)) != (number, count):
                 raise UserError(f"{path}: is not part {number + 1} of {count}, as its name says")
             if twice := self.tensors.keys() & tensors.keys():
                 raise UserError(f"{path}: has tensor '{min(twice)}', which another part has too")
@@ -93,6 +95,11 @@ class GGUFFile:
         """The stored bytes of a tensor, not copied."""
         tensor = self.tensors[name]
         return memoryview(self._parts[tensor.part])[tensor.offset : tensor.offset + tensor.size]
+
+
+def is_part(path: Path) -> bool:
+    """Whether a file says that it is one of several. Raises UserError for one that is damaged."""
+    return _open(path)[0].get(COUNT, 1) not in WHOLE
 
 
 def _open(path: Path) -> tuple[dict[str, Any], dict[str, GGUFTensor], mmap.mmap]:

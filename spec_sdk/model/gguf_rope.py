@@ -34,6 +34,11 @@ def rope_parameters(gguf: GGUFFile, architecture: str, head_dim: int) -> dict[st
         raise UserError(f"{gguf.where}: unsupported rope scaling '{kind}'{did_you_mean(kind, _KINDS)}")
     positions = Fields(gguf.metadata, gguf.where).size(f"{architecture}.context_length")
     base = {"rope_theta": rope.positive("freq_base", 10000.0)}
+    factor = rope.positive("scaling.factor", rope.positive("scale_linear", 1.0))
+    ways = [kind] if kind == "yarn" or (kind == "linear" and factor != 1.0) else []
+    ways += [name for name in (DIVISORS, LONG) if name in gguf.tensors]
+    if len(ways) > 1:
+        raise UserError(f"{gguf.where}: scales rotary positions twice ({' and '.join(ways)}), which is not supported")
     if LONG in gguf.tensors or SHORT in gguf.tensors or kind == "longrope":
         return base | _longrope(gguf, rope, positions, head_dim)
     if kind == "yarn":
@@ -53,7 +58,6 @@ def rope_parameters(gguf: GGUFFile, architecture: str, head_dim: int) -> dict[st
         return base | scaling
     if kind == "llama3":
         raise UserError(f"{gguf.where}: has Llama 3's rope scaling but no {DIVISORS}")
-    factor = rope.positive("scaling.factor", rope.positive("scale_linear", 1.0))
     if factor != 1.0 and kind == "linear":
         return base | {"rope_type": "linear", "factor": factor}
     return base | {"rope_type": "default"}

@@ -31,7 +31,8 @@ _FILLER = re.compile(r"\[PAD\d+\]")
 _END_OF_TURN = frozenset(
     ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>")
 )
-"""Special tokens that end an answer also where a file does not say so: many do not, and llama.cpp goes by the names."""
+_END_OF_TEXT = frozenset(("<|endoftext|>", "<|end_of_text|>"))
+"""Tokens that end an answer also where a file does not say so: many do not, and llama.cpp goes by the names."""
 
 
 def tokenizer_of(gguf: GGUFFile) -> Tokenizer:
@@ -83,12 +84,9 @@ def end_token_ids(gguf: GGUFFile) -> list[int]:
     meta = Fields(gguf.metadata, gguf.where)
     ids = [i for key in keys for i in meta.token_ids(f"tokenizer.ggml.{key}")]
     tokens = _strings(meta, "tokenizer.ggml.tokens")
-    types = meta.get("tokenizer.ggml.token_type") or []
-    named = [
-        i
-        for i, (token, type_) in enumerate(zip(tokens, types, strict=False))
-        if token in _END_OF_TURN and type_ in (_CONTROL, _USER_DEFINED)
-    ]
+    # SmolLM's stands for what is unknown too, and its own files do not end answers at it
+    ends = _END_OF_TURN | _END_OF_TEXT - {_special(meta, "unknown", tokens)}
+    named = [i for i, token in enumerate(tokens) if token in ends]
     return list(dict.fromkeys([*ids, *named]))
 
 

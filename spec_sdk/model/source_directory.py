@@ -10,7 +10,8 @@ from pathlib import Path
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import names_in
 from spec_sdk.model.config_fields import read_json_object
-from spec_sdk.model.gguf_parts import one_file, parts_of
+from spec_sdk.model.gguf_parts import first_parts, parts_of
+from spec_sdk.model.gguf_reader import is_part
 from spec_sdk.model.safetensors_reader import INDEX_NAME
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -36,10 +37,8 @@ def locate(path: Path, reference: str) -> Path:
         if "config.json" not in names:
             raise UserError(f"{path}: has weights but no config.json")
         return path
-    if found := one_file([path / name for name in ggufs]):
-        return found
     if ggufs:
-        raise UserError(f"{path}: holds {len(ggufs)} .gguf files, name one of them: {', '.join(ggufs)}")
+        return _only_gguf(path, [path / name for name in ggufs])
     pickles = [name for name in names if Path(name).suffix in PICKLES]
     if pickles:
         raise UserError(f"{path}: has only pickle weights ({pickles[0]}), which are not loaded; {_ADVICE}")
@@ -63,12 +62,31 @@ def _locate_file(path: Path) -> Path:
     if path.suffix in PICKLES:
         raise UserError(f"{path}: is a pickle checkpoint, which is not loaded; {_ADVICE}")
     if path.suffix == ".gguf":
-        first = parts_of(path)[0]
-        # a file that is only called like a part says so itself when it is read
-        return first if first.exists() else path
+        return _first_part(path)
     if path.suffix == ".safetensors" or path.name in ("config.json", INDEX_NAME):
         raise UserError(f"{path}: name the directory that holds it, {path.parent}, not the file")
     raise UserError(f"{path}: is neither a model directory nor a .gguf file")
+
+
+def _only_gguf(directory: Path, paths: Sequence[Path]) -> Path:
+    """The directory's one file, or the first part of it."""
+    firsts = first_parts(paths)
+    if len(paths) == 1 or (len(firsts) == 1 and is_part(paths[0])):
+        return _first_part(paths[0])
+    # whole files may be called like parts
+    there = firsts if len(firsts) > 1 else paths
+    names = ", ".join(path.name for path in there)
+    raise UserError(f"{directory}: holds {len(there)} .gguf files, name one of them: {names}")
+
+
+def _first_part(path: Path) -> Path:
+    """The first part of a file of several, of which ``path`` is any; a whole file itself, whatever it is called."""
+    first = parts_of(path)[0]
+    if first == path or not is_part(path):
+        return path
+    if not first.exists():
+        raise UserError(f"{path}: is one of {len(parts_of(path))} parts, of which {first.name} is missing")
+    return first
 
 
 def _nearest(path: Path) -> str:

@@ -16,14 +16,15 @@ def converted_gguf(path: Path) -> Path:
 
     Raises UserError for a file that cannot be used or a full disk.
     """
-    parts, stem = parts_of(path), re.sub(r"[^A-Za-z0-9._-]+", "-", whole_name(path))[:80]
-    # behind a link, as the hub's cache has it, names say nothing of parts
-    place = str(path.resolve() if len(parts) == 1 else path.absolute())
-    name = f"{stem}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", whole_name(path))[:80]
+    # behind a link, as the hub's cache has it, names may say nothing of parts
+    place = path.absolute() if len(parts_of(path)) > 1 else path.resolve()
+    name = f"{stem}-{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
+    stats = [part.stat() for part in parts_of(place) if part.exists()]
     source = {
-        "path": place,
-        "parts": [[part.stat().st_size, part.stat().st_mtime_ns] for part in parts if part.exists()],
+        "path": str(place),
+        "parts": [[stat.st_size, stat.st_mtime_ns] for stat in stats],
         "converter": CONVERTER_VERSION,
     }
     entry = CacheEntry(name, path.name, source)
-    return entry.obtain(lambda directory: convert_gguf(path, directory, path.name))
+    return entry.obtain(lambda directory: convert_gguf(place, directory, path.name))

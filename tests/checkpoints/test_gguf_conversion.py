@@ -299,6 +299,31 @@ def test_longrope_is_two_tensors(tmp_path: Path) -> None:
     assert scaling is not None and (scaling.kind, scaling.attention_factor) == ("longrope", 1.0)
 
 
+def more(*names: str) -> Customize:
+    """Tensors that a Llama does not have."""
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        for name in names:
+            writer.add_tensor(name, np.ones(SHAPE["head_dim"], dtype=np.float32))
+
+    return add
+
+
+def divisors_and_yarn(writer: gguf.GGUFWriter) -> None:
+    yarn(writer)
+    llama3_factors(writer)
+
+
+def divisors_and_a_factor(writer: gguf.GGUFWriter) -> None:
+    writer.add_rope_scaling_factor(4.0)
+    llama3_factors(writer)
+
+
+def divisors_and_longrope(writer: gguf.GGUFWriter) -> None:
+    long_factors(writer)
+    llama3_factors(writer)
+
+
 def longrope_without_factors(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
 
@@ -315,6 +340,10 @@ def experts(writer: gguf.GGUFWriter) -> None:
     ("customize", "message"),
     [
         (unknown_scaling, "rope scaling 'yarm', did you mean 'yarn'"),
+        (divisors_and_yarn, r"scales rotary positions twice \(yarn and rope_freqs.weight\)"),
+        (divisors_and_a_factor, r"scales rotary positions twice \(linear and rope_freqs.weight\)"),
+        (divisors_and_longrope, r"twice \(rope_freqs.weight and rope_factors_long.weight\)"),
+        (more("rope_freqs.scale"), "'rope_freqs.scale' would be left out"),
         (longrope_without_factors, "has LongRoPE's scaling but no rope_factors_long.weight"),
     ],
 )
@@ -322,16 +351,6 @@ def test_unsupported_features_are_refused(customize: Customize, message: str, tm
     write_gguf(tmp_path / "m.gguf", customize=customize)
     with pytest.raises(UserError, match=message):
         open_checkpoint(str(tmp_path / "m.gguf"))
-
-
-def more(*names: str) -> Customize:
-    """Tensors that a Llama does not have."""
-
-    def add(writer: gguf.GGUFWriter) -> None:
-        for name in names:
-            writer.add_tensor(name, np.ones(SHAPE["head_dim"], dtype=np.float32))
-
-    return add
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,42 @@ def test_another_part_is_another_model(parts: list[Path], tmp_path: Path) -> Non
     assert (before / "manifest.json").stat().st_mtime_ns == stamp, "it was taken from the cache"
     shutil.copyfile(parts[2], tmp_path / "copy")
     (tmp_path / "copy").rename(parts[2])
-    open_checkpoint(str(parts[0]))
+    # also by a link with a name of its own
+    (tmp_path / "latest.gguf").symlink_to(parts[0])
+    assert open_checkpoint(str(tmp_path / "latest.gguf")).name == "latest"
+    assert open_checkpoint(str(parts[0])).directory == before
     assert (before / "manifest.json").stat().st_mtime_ns > stamp
 
 
 def test_a_missing_part(parts: list[Path]) -> None:
     parts[1].unlink()
-    with pytest.raises(UserError, match="is one of 3 parts, of which m-00002-of-00003.gguf is missing"):
-        open_checkpoint(str(parts[2]))
+    for named in (parts[2], parts[0].parent):
+        with pytest.raises(UserError, match="is one of 3 parts, of which m-00002-of-00003.gguf is missing"):
+            open_checkpoint(str(named))
+    parts[0].unlink()
+    for named in (parts[2], parts[0].parent):
+        with pytest.raises(UserError, match="is one of 3 parts, of which m-00001-of-00003.gguf is missing"):
+            open_checkpoint(str(named))
+
+
+@pytest.mark.parametrize("name", ["m-00000-of-00000", "m-00001-of-00000", "q-00004-of-00003", "m-00002-of-00003"])
+def test_a_whole_file_that_is_called_like_a_part(name: str, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    path = tmp_path / "own" / f"{name}.gguf"
+    for hidden in (64, 128):
+        # changed, it is another model
+        write_gguf(path, hidden_size=hidden)
+        for reference in (path, path.parent):
+            assert open_checkpoint(str(reference)).config.hidden_size == hidden
+
+
+def test_whole_files_that_are_called_like_parts_of_one(tmp_path: Path) -> None:
+    paths = [tmp_path / f"z-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for path, hidden in zip(paths, (64, 128), strict=True):
+        write_gguf(path, hidden_size=hidden)
+    assert [open_checkpoint(str(path)).config.hidden_size for path in paths] == [64, 128]
+    with pytest.raises(UserError, match="holds 2 .gguf files, name one of them: z-00001-of-00002.gguf, z-00002"):
+        open_checkpoint(str(tmp_path))
 
 
 def test_a_part_in_another_ones_place(parts: list[Path]) -> None:
@@ -92,5 +120,5 @@ def test_parts_that_are_not_all(parts: list[Path]) -> None:
 
 def test_parts_of_two_files(parts: list[Path]) -> None:
     shutil.copyfile(parts[0], parts[0].with_name("other-00001-of-00003.gguf"))
-    with pytest.raises(UserError, match="holds 4 .gguf files, name one of them"):
+    with pytest.raises(UserError, match="holds 2 .gguf files, name one of them: m-00001-of-00003.gguf, other-00001"):
         open_checkpoint(str(parts[0].parent))

@@ -195,22 +195,35 @@ def test_an_unknown_way_of_splitting_is_refused(tmp_path: Path) -> None:
         open_checkpoint(str(tmp_path / "m.gguf"))
 
 
-@pytest.mark.parametrize(("type_", "stops"), [(3, True), (4, True), (1, False)])
-def test_tokens_that_end_a_turn_stop_by_their_names(type_: int, stops: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("type_", [3, 4, 1, None])
+def test_tokens_that_end_a_turn_stop_by_their_names(type_: int | None, tmp_path: Path) -> None:
     def tokenizer(writer: gguf.GGUFWriter) -> None:
         add_gemma_tokenizer(writer)
         fields = writer.kv_data[0]
         del fields["tokenizer.ggml.eot_token_id"]
-        fields["tokenizer.ggml.token_type"].value[-1] = type_
+        if type_ is None:
+            del fields["tokenizer.ggml.token_type"]
+        else:
+            fields["tokenizer.ggml.token_type"].value[-1] = type_
 
     write_gguf(tmp_path / "m.gguf", "gemma2", tokenizer=tokenizer)
     ours = open_checkpoint(str(tmp_path / "m.gguf")).tokenizer
-    assert ours.stop_ids == ({2, ours.vocabulary["<end_of_turn>"]} if stops else {2})
+    assert ours.stop_ids == {2, ours.vocabulary["<end_of_turn>"]}
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_the_end_of_texts_stops_unless_it_is_what_is_unknown(unknown: bool, tmp_path: Path) -> None:
+    def say(writer: gguf.GGUFWriter) -> None:
+        if unknown:
+            writer.add_unk_token_id(0)
+
+    write_gguf(tmp_path / "m.gguf", customize=say)
+    assert open_checkpoint(str(tmp_path / "m.gguf")).tokenizer.stop_ids == ({2} if unknown else {0, 2})
 
 
 def test_a_list_of_end_tokens(tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", customize=lambda writer: writer.add_array("tokenizer.ggml.eos_token_ids", [2, 5]))
-    assert open_checkpoint(str(tmp_path / "m.gguf")).tokenizer.stop_ids == {2, 5}
+    assert open_checkpoint(str(tmp_path / "m.gguf")).tokenizer.stop_ids == {0, 2, 5}
 
 
 def test_no_tokenizer_is_refused(tmp_path: Path) -> None:

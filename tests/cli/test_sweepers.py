@@ -92,6 +92,10 @@ def test_an_interrupted_job_of_joblib_leaves_nothing_half_written(own_directory:
     given = ["pipeline=vanilla", "model.target=model", "prompt=a", "ignore_eos=true", "output_dir=out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     quiet = subprocess.DEVNULL
+    # another program's, and an earlier run's
+    for name in ("downloads/.film.partial", ".sync.partial/whole", "old/.events.jsonl.x.partial"):
+        (own_directory / "out" / name).parent.mkdir(parents=True)
+        (own_directory / "out" / name).write_text("half")
     with subprocess.Popen(
         [*command, *given, "max_new_tokens=3,8000"], env=environment, stdout=quiet, stderr=quiet
     ) as sweep:
@@ -105,7 +109,12 @@ def test_an_interrupted_job_of_joblib_leaves_nothing_half_written(own_directory:
         sweep.send_signal(signal.SIGINT)
         assert sweep.wait(60) == 130
     assert (finished / "metrics.json").is_file()
-    assert not any(Path("out").rglob("*.partial")) and not running.exists()
+    assert not running.exists()
+    assert sorted(path.name for path in Path("out").rglob("*.partial")) == [
+        ".events.jsonl.x.partial",
+        ".film.partial",
+        ".sync.partial",
+    ]
 
 
 @pytest.mark.usefixtures("fake", "optuna")

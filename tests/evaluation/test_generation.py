@@ -48,6 +48,7 @@ def test_options(harness: None) -> None:
     assert said == GenerationOptions(7, ["\n"], {"temperature": 0.9})
     assert GenerationOptions.of({"until": "."}) == GenerationOptions(LONGEST_ANSWER, ["."], {})
     assert GenerationOptions.of({"temperature": 0.9, "do_sample": False}).sampled_by == {"temperature": 0}
+    assert GenerationOptions.of({"do_sample": True}).sampled_by == {"temperature": 1.0}
     for wrong in ({"temperature": "hot"}, {"max_gen_toks": "many"}):
         with pytest.raises(UserError, match=r"generation_kwargs: .*(hot|many)"):
             GenerationOptions.of(wrong)
