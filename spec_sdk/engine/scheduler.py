@@ -1,6 +1,6 @@
 """The token cycle: propose, score, verify, commit. Every pipeline is this step with other plugins in it.
 
-Legend: M model dim, N tree nodes.
+Legend: N tree nodes.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from spec_sdk.model.gguf_parts import whole_name
 from spec_sdk.model.int4_weights import Int4Weights, int4_layout
 from spec_sdk.model.own_head import with_own_head
 from spec_sdk.model.packed_weights import WeightStore
+from spec_sdk.model.quantization_config import quantization_of
 from spec_sdk.model.safetensors_reader import open_directory
 from spec_sdk.model.source_directory import PICKLES, locate
 from spec_sdk.model.source_gguf import converted_gguf
@@ -61,9 +62,9 @@ class Checkpoint:
         if not path.is_file():
             raise UserError(f"{directory}: has no config.json")
         values = read_json_object(path)
-        quantized = text_settings(values).get("quantization_config")
-        files = Float8Weights(open_directory(directory), block_of(quantized))
-        store = StoredMatrices(Int4Weights(files, int4_layout(quantized)))
+        quantization = quantization_of(text_settings(values))
+        files = Float8Weights(open_directory(directory), block_of(quantization))
+        store = StoredMatrices(Int4Weights(files, int4_layout(quantization)))
         check_counts(values, store.shapes, str(path))
 
         def rows(name: str, some: range) -> torch.Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.quantization_config import weights_of_groups
 from spec_sdk.model.safetensors_reader import TensorFiles
 
 FLOAT8 = "F8_E4M3"
@@ -24,27 +25,23 @@ BLOCK = (128, 128)
 METHODS = ("fp8", "fbgemm_fp8")
 
 
-def is_float8(quantization_config: object) -> bool:
+def is_float8(quantization: Mapping[str, Any]) -> bool:
     """Whether config.json's ``quantization_config`` says that weights are FP8, in one of the forms that are read."""
-    if not isinstance(quantization_config, Mapping):
-        return False
-    method = quantization_config.get("quant_method")
+    method = quantization.get("quant_method")
     if method == "modelopt":
-        return quantization_config.get("quant_algo") == "FP8"
+        return quantization.get("quant_algo") == "FP8"
     if method != "compressed-tensors":
         return method in METHODS
-    weights = _weights(quantization_config)
-    return bool(weights) and all(said.get("type") == "float" and said.get("num_bits") == 8 for said in weights)
+    weights = weights_of_groups(quantization)
+    return bool(weights) and all((said.get("type"), said.get("num_bits")) == ("float", 8) for said in weights)
 
 
-def block_of(quantization_config: object) -> tuple[int, int]:
+def block_of(quantization: Mapping[str, Any]) -> tuple[int, int]:
     """Rows and columns of a block with one scale."""
-    if isinstance(quantization_config, Mapping):
-        found = [quantization_config.get("weight_block_size")]
-        found += [said.get("block_structure") for said in _weights(quantization_config)]
-        for size in found:
-            if isinstance(size, list) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size):
-                return size[0], size[1]
+    said = [quantization.get("weight_block_size")]
+    for size in said + [weights.get("block_structure") for weights in weights_of_groups(quantization)]:
+        if isinstance(size, list) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size):
+            return size[0], size[1]
     return BLOCK
 
 
@@ -115,12 +112,3 @@ class Float8Weights:
         row_R = torch.arange(rows.start, rows.stop) // height
         column_C = torch.arange(columns.start, columns.stop) // width
         return part_RC.float() * scale_BB[row_R[:, None], column_C]
-
-
-def _weights(quantization_config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What compressed-tensors says of the weights of each group of layers."""
-    groups = quantization_config.get("config_groups")
-    if not isinstance(groups, Mapping):
-        return []
-    found = [group.get("weights") for group in groups.values() if isinstance(group, Mapping)]
-    return [said for said in found if isinstance(said, Mapping)]

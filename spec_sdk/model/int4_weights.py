@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.quantization_config import weights_of_groups
 from spec_sdk.model.safetensors_reader import TensorFiles
 from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
 from spec_sdk.ops.quantized import GROUP
@@ -31,13 +32,14 @@ AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 class Int4Layout(ABC):
-    """How one format stores a matrix ``STEM``. ``packed``: the ending of the tensor of codes; ``others``: of those that
-    belong to it.
+    """How one format stores a matrix, by the endings of its tensors' names: ``packed`` codes, ``scales``, ``zeros`` if
+    it has zero points, and what ``more`` there may be.
     """
 
     packed: str
-    others: Sequence[str]
     scales: str
+    zeros: str | None = None
+    more: Sequence[str] = ()
 
     @abstractmethod
     def shape(self, files: TensorFiles, stem: str) -> tuple[int, int, int]:
@@ -55,8 +57,7 @@ class Int4Layout(ABC):
 class _ByInputs(Int4Layout):
     """GPTQ and AWQ: a column for each output."""
 
-    packed, scales = ".qweight", ".scales"
-    others = (".qzeros", ".scales", ".g_idx")
+    packed, scales, zeros, more = ".qweight", ".scales", ".qzeros", (".g_idx",)
 
     def __init__(self, order: Sequence[int] = range(PACKED), above: int = 0) -> None:
         self._order, self._above = [*order], above
@@ -117,8 +118,7 @@ class Awq(_ByInputs):
 class CompressedTensors(Int4Layout):
     """Its format ``pack-quantized``, symmetric."""
 
-    packed, scales = ".weight_packed", ".weight_scale"
-    others = (".weight_scale", ".weight_shape", ".weight_g_idx")
+    packed, scales, more = ".weight_packed", ".weight_scale", (".weight_shape",)
 
     def shape(self, files: TensorFiles, stem: str) -> tuple[int, int, int]:
         outputs, packed = files.shape(stem + self.packed)
@@ -137,29 +137,22 @@ class CompressedTensors(Int4Layout):
         return scale_RG, torch.full_like(scale_RG, 8)
 
 
-def int4_layout(quantization_config: object) -> Int4Layout | None:
+def int4_layout(quantization: Mapping[str, Any]) -> Int4Layout | None:
     """Of config.json's ``quantization_config``; None where weights are not in 4 bits of a form that is read."""
-    if not isinstance(quantization_config, Mapping):
-        return None
-    method, said = quantization_config.get("quant_method"), quantization_config
+    method = quantization.get("quant_method")
     if method == "compressed-tensors":
-        groups = said.get("config_groups")
-        weights = [group.get("weights") for group in groups.values()] if isinstance(groups, Mapping) else []
-        if said.get("format") == "pack-quantized" and weights and all(map(_is_symmetric_int4, weights)):
-            return CompressedTensors()
-    if said.get("bits", said.get("w_bit")) != 4:
+        weights = weights_of_groups(quantization)
+        packed = quantization.get("format") == "pack-quantized" and all(map(_is_symmetric_int4, weights))
+        return CompressedTensors() if packed and weights else None
+    if quantization.get("bits", quantization.get("w_bit")) != 4:
         return None
     if method == "gptq":
-        return Gptq(above=0 if said.get("checkpoint_format") == "gptq_v2" else 1)
-    return Awq() if method == "awq" and str(said.get("version", "gemm")).lower() == "gemm" else None
+        return Gptq(above=0 if quantization.get("checkpoint_format") == "gptq_v2" else 1)
+    return Awq() if method == "awq" and str(quantization.get("version", "gemm")).lower() == "gemm" else None
 
 
-def _is_symmetric_int4(weights: Any) -> bool:
-    return (
-        isinstance(weights, Mapping)
-        and (weights.get("num_bits"), weights.get("type")) == (4, "int")
-        and bool(weights.get("symmetric", True))
-    )
+def _is_symmetric_int4(weights: Mapping[str, Any]) -> bool:
+    return (weights.get("num_bits"), weights.get("type")) == (4, "int") and bool(weights.get("symmetric", True))
 
 
 class Int4Weights:
@@ -182,8 +175,8 @@ class Int4Weights:
             for part, width in ((CODES, inputs // 2), (SCALE, inputs // GROUP), (OFFSET, inputs // GROUP)):
                 self._matrices[f"{stem}.weight{part}"] = stem, (outputs, inputs, groups)
                 shapes[f"{stem}.weight{part}"] = outputs, width
-            for ending in (layout.packed, *layout.others):
-                shapes.pop(stem + ending, None)
+            for ending in (layout.packed, layout.scales, layout.zeros, *layout.more):
+                shapes.pop(f"{stem}{ending}", None)
         self.shapes: Mapping[str, tuple[int, ...]] = shapes
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -222,13 +215,15 @@ class Int4Weights:
 
     def _checked(self, layout: Int4Layout, stem: str) -> tuple[int, int, int]:
         there, where = self._files.shapes, self.where
-        needed = [stem + layout.packed, *(stem + end for end in layout.others if end in (".qzeros", layout.scales))]
-        for name in needed:
+        wanted = {layout.packed: ("I32",), layout.scales: ("F16", "BF16")} | (
+            {layout.zeros: ("I32",)} if layout.zeros else {}
+        )
+        for ending, dtypes in wanted.items():
+            name = f"{stem}{ending}"
             if name not in there:
-                raise UserError(f"{where}: tensor '{name}' is missing, which belongs to '{needed[0]}'")
-            wanted = ("F16", "BF16") if name.endswith(layout.scales) else ("I32",)
-            if self._files.dtype(name) not in wanted or len(there[name]) != 2:
-                raise UserError(f"{where}: tensor '{name}' is no matrix of {' or '.join(wanted)}")
+                raise UserError(f"{where}: tensor '{name}' is missing, which belongs to '{stem}{layout.packed}'")
+            if self._files.dtype(name) not in dtypes or len(there[name]) != 2:
+                raise UserError(f"{where}: tensor '{name}' is no matrix of {' or '.join(dtypes)}")
         outputs, inputs, groups = layout.shape(self._files, stem)
         if not groups or inputs % (groups * GROUP):
             raise UserError(f"{where}: '{stem}' has {groups} scales for {inputs} inputs: no whole groups of {GROUP}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.float8_weights import is_float8
 from spec_sdk.model.int4_weights import int4_layout
+from spec_sdk.model.quantization_config import quantization_of
 from spec_sdk.model.rope_fields import read_rope
 from spec_sdk.model.weight_table import (
     HEAD,
@@ -216,9 +217,10 @@ def _refuse_unsupported(fields: Fields, computes: Collection[str]) -> None:
     activation = fields.text("hidden_act", "silu")
     if activation not in ("silu", "swish") and "hidden_act" not in computes:
         raise UserError(f"{fields.where}: unsupported hidden_act '{activation}', only 'silu' is supported")
-    quantized = fields.get("quantization_config")
-    if quantized is not None and not is_float8(quantized) and int4_layout(quantized) is None:
-        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+    quantization = quantization_of(fields.values)
+    readable = is_float8(quantization) or int4_layout(quantization) is not None
+    if fields.get("quantization_config") is not None and not readable:
+        method = quantization.get("quant_method")
         named = f"quantization_config, {method}" if method else "quantization_config"
         raise UserError(
             f"{fields.where}: the weights are quantized ({named}) in a form that is not read; "

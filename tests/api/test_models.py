@@ -63,7 +63,7 @@ def test_a_model_in_memory_that_is_not_whole_is_refused(checkpoint: Path) -> Non
         InMemoryModel({key: t for key, t in state_dict.items() if key != name}, config, checkpoint, "mine")
     with pytest.raises(UserError, match=f"tensor '{name}' has shape"):
         InMemoryModel({**state_dict, name: state_dict[name][:2]}, config, checkpoint)
-    with pytest.raises(UserError, match="only floating-point weights"):
+    with pytest.raises(UserError, match="only float32, bfloat16 and float16 weights"):
         InMemoryModel({**state_dict, name: state_dict[name].int()}, config, checkpoint)
     with pytest.raises(UserError, match="object is no tokenizer"):
         _ = InMemoryModel(state_dict, config, object()).tokenizer

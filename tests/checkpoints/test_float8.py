@@ -126,7 +126,7 @@ def test_scales_that_do_not_fit(change: Any, told: str, tmp_path: Path) -> None:
             False,
         ),
         ({"quant_method": "awq"}, False),
-        ("fp8", False),
+        ({}, False),
     ],
 )
 def test_which_forms_are_read(config: Any, readable: bool) -> None:
@@ -137,7 +137,7 @@ def test_where_blocks_are_said() -> None:
     weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [64, 32]}
     assert block_of({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights}}}) == (64, 32)
     assert block_of(DEEPSEEK) == BLOCK
-    assert block_of(None) == block_of({"weight_block_size": [0, "x"]}) == (128, 128)
+    assert block_of({}) == block_of({"weight_block_size": [0, "x"]}) == (128, 128)
 
 
 def test_in_memory_there_are_no_scales(tmp_path: Path) -> None:

@@ -175,15 +175,14 @@ def test_what_does_not_fit(change: Change, told: str, tmp_path: Path) -> None:
         {**PACKED, "format": "marlin-24"},
         {**PACKED, "config_groups": {"a": {"weights": {"num_bits": 4, "type": "int", "symmetric": False}}}},
         {**PACKED, "config_groups": {}},
+        {**PACKED, "config_groups": {"a": 3}},
         {"quant_method": "bitsandbytes", "load_in_4bit": True},
-        None,
     ],
 )
 def test_other_forms_are_refused(config: Any, tmp_path: Path) -> None:
     assert int4_layout(config) is None
-    if config is not None:
-        write_checkpoint(tmp_path, "qwen2")
-        values = json.loads((tmp_path / "config.json").read_text())
-        (tmp_path / "config.json").write_text(json.dumps({**values, "quantization_config": config}))
-        with pytest.raises(UserError, match=f"quantized .quantization_config, {config['quant_method']}. in a form"):
-            open_checkpoint(str(tmp_path))
+    write_checkpoint(tmp_path, "qwen2")
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "quantization_config": config}))
+    with pytest.raises(UserError, match=f"quantized .quantization_config, {config['quant_method']}. in a form"):
+        open_checkpoint(str(tmp_path))
