@@ -146,8 +146,7 @@ def open_checkpoint(reference: str) -> Checkpoint:
         raise UserError("the model reference is empty: give a directory, a .gguf file or a Hugging Face hub id")
     path = expanded(reference, "model")
     if not path.exists() and (of_hub := HUB_GGUF.fullmatch(reference)):
-        file = _hub_file(of_hub["repository"], of_hub["quantization"])
-        return Checkpoint(converted_gguf(file), reference, whole_name(file))
+        return _open_local(_hub_file(of_hub["repository"], of_hub["quantization"]), reference)
     if path.exists() or looks_like_path(reference):
         return _open_local(locate(path, reference), reference)
     if reference.lower() in (DEFAULT_ALIAS, DEFAULT_REFERENCE.lower()):

@@ -27,9 +27,8 @@ class GGUFWeights:
     Matrices of Q4_0, Q4_1 and Q8_0 stay in their own bits, as codes, scales and offsets
     (:mod:`spec_sdk.model.stored_matrices`). F16 and BF16 tensors stay as they are; everything else, quantized or not,
     becomes float32, times the scale that a file may have for all of a tensor (``*.scale``). Where llama.cpp's converter
-    reordered the rows of a tensor (``rotary_pairs`` in the table of
-    weights), or added one to it (``gain_minus_one``), that is undone here. Tensors of single experts are cut out of
-    that of all experts of their layer.
+    reordered the rows of a tensor (``rotary_pairs`` in the table of weights), or added one to it (``gain_minus_one``),
+    that is undone here. Tensors of single experts are cut out of that of all experts of their layer.
 
     Raises UserError for a tensor of a quantization that the gguf package cannot undo.
     """
@@ -40,8 +39,9 @@ class GGUFWeights:
         self._head_dim = config.head_dim
         self._plans: dict[str, TensorPlan] = {}
         self._parts: dict[str, tuple[str, str]] = {}
+        for stored in self._table.gguf_shapes:
+            self._check_readable(self._gguf.tensors[stored])
         for name in self._table.shapes:
-            self._check_readable(self._gguf.tensors[self._table.gguf_name(name)])
             for part, plan in self._planned(name).items():
                 self._plans[name + part] = plan
                 self._parts[name + part] = name, part
@@ -152,7 +152,7 @@ def _floats(stored: npt.NDArray[np.uint8], kind: str, wide: bool) -> npt.NDArray
 
 
 def _dequantized(stored: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
-    """Raises NotImplementedError."""
+    """Whole blocks as floats. Raises NotImplementedError for a kind that the gguf package cannot undo."""
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 

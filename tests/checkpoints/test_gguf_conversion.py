@@ -418,7 +418,11 @@ def test_a_quantization_that_cannot_be_read_is_named_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_gguf(tmp_path / "m.gguf", kind="Q8_0")
-    monkeypatch.setattr(gguf_tensors, "_dequantized", lambda stored, kind: exec("raise NotImplementedError"))
+
+    def unknown(stored: object, kind: str) -> None:
+        raise NotImplementedError(kind)
+
+    monkeypatch.setattr(gguf_tensors, "_dequantized", unknown)
     with pytest.raises(UserError, match="tensor 'token_embd.weight' is stored as Q8_0, which cannot be read"):
         open_checkpoint(str(tmp_path / "m.gguf"))
     assert "converting" not in capsys.readouterr().err
