@@ -4,6 +4,8 @@ what it computes otherwise is right.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -80,6 +82,32 @@ def test_a_number_s_type_is_found_once() -> None:
     ]
     assert [found(kind) for kind in of] == [types[i] for i in (0, 0, 1, 1, 2)]
     assert [interpreter._get_np_dtype(kind) for kind in of] == [types[i] for i in (0, 0, 1, 1, 2)]
+
+
+@pytest.mark.parametrize("element", [tl.float32, tl.pointer_type(tl.int32)])
+def test_what_hangs_on_a_shape_alone_is_shared(element: object) -> None:
+    for sizes in ([4, 8], [8], [4, 8], [tl.constexpr(4), 8]):
+        kind = tl.block_type(element, sizes)
+        assert [int(size) for size in sizes] == list(kind.shape) and kind.numel == math.prod(kind.shape)
+        assert kind.element_ty == element and str(kind) == f"<{kind.shape}, {element}>"
+        block = tl.tensor("handle", kind)
+        assert [size.value for size in block.shape] == list(kind.shape) and block.numel.value == kind.numel
+        assert (block.handle, block.type, block.dtype) == ("handle", kind, element)
+    assert tl.block_type(element, [4, 8]) == tl.block_type(element, (4, 8))
+    assert tl.block_type(element, [4, 8]) != tl.block_type(element, [8, 4])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="power of 2"):
+            tl.block_type(element, [4, 3])
+        with pytest.raises(TypeError, match="forbidden"):
+            tl.block_type(element, [])
+
+
+def test_single_values_are_unwrapped_at_once() -> None:
+    unwrap, block = tl.core._unwrap_if_constexpr, tl.tensor("handle", tl.int32)
+    for of in (1, True, 2.5, "name", None, block, tl.float16):
+        assert unwrap(of) is of and unwrap(tl.constexpr(of)) is of
+    assert unwrap([tl.constexpr(1), (2, tl.constexpr(3))]) == [1, (2, 3)]
+    assert list(unwrap(tl.tuple([tl.constexpr(4), 5]))) == [4, 5]
 
 
 def operations() -> list[object]:
