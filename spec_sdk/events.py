@@ -21,7 +21,7 @@ Every event is a flat dict with ``event`` and, but for the last kind, ``request`
                    where ``error_bounds`` are asked for, ``state_norm`` (the largest norm of a hidden state entering
                    each layer, and leaving the last), and in a request's first guess ``constants``, per layer.
                    ``parts``, only of a drafter that tells of its parts: name → [nodes of the tree that it proposed,
-                   those that were accepted].
+                   those that were accepted]; and ``accepted_parts``, of each drafted token kept: who proposed it.
                    ``constraint``, only of a constrained answer: ``seconds`` (of the host, within those of draft and
                    verify), ``pruned`` (drafted nodes that were taken out), ``taken`` (forced tokens among ``tokens``
                    that were neither drafted nor verified; the first of them, but for those that end an answer),

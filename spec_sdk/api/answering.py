@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spec_sdk.api.answer import Answer, Part
+from spec_sdk.api.cut_cycle import cut_cycle
 from spec_sdk.api.step import Step, step_of
 from spec_sdk.api.stop_strings import StopStrings
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.events import Event, EventLog
 from spec_sdk.metrics import request_metrics
 from spec_sdk.model.tokenizer import Tokenizer
-from spec_sdk.policy.forced_tokens import ForcedTokens
 
 
 @dataclass(eq=False)
@@ -85,12 +85,8 @@ class Answering:
         self._id = event["request"]
         if event["event"] == "cycle":
             texts = self._take(event["tokens"])
-            kept = len(texts)
-            # before the tree's tokens; what else is forced comes after them
-            accepted = min(event["accepted"], max(0, kept - ForcedTokens.of(event).taken))
-            event = {**event, "tokens": event["tokens"][:kept], "accepted": accepted}
+            event = dict(cut_cycle(event, len(texts)))
             if "logprobs" in event:
-                event["logprobs"] = event["logprobs"][:kept]
                 self._logprobs += [TokenLogprob(*told) for told in event["logprobs"]]
             if "trace" in event:
                 self._steps.append(step_of(event, texts, self._tokenizer.piece))

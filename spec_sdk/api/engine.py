@@ -98,9 +98,8 @@ class Engine:
         changed += quote_texts(_listed(overrides), sweep=False)
         again = {o.key_or_group for o in parse(changed)}
         kept = [str(o.input_line) for o in parse(self._overrides) if is_shared(o) and o.key_or_group not in again]
-        return self._composed(
-            [f"pipeline={pipeline}", *kept, *changed], given, max_num_seqs or self.pipeline.slots, self
-        )
+        slots = self.pipeline.slots if max_num_seqs is None else max_num_seqs
+        return self._composed([f"pipeline={pipeline}", *kept, *changed], given, slots, self)
 
     @classmethod
     def _composed(

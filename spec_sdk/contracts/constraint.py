@@ -108,34 +108,38 @@ class SuppressedTokens(Matcher):
     """Tokens that no answer has, and tokens that no answer begins with."""
 
     def __init__(self, everywhere: Collection[int] = (), at_begin: Collection[int] = ()) -> None:
-        self._everywhere = sorted(set(everywhere))
-        self._at_begin = sorted({*everywhere, *at_begin})
-        self._known: dict[tuple[bool, int, torch.device], torch.Tensor] = {}
+        self._everywhere = _Ids(everywhere)
+        self._at_begin = _Ids({*everywhere, *at_begin})
 
     def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         first = [] if answer else [row for row, path in enumerate(paths) if not path]
-        logits_NV.index_fill_(1, self._ids(False, logits_NV), float("-inf"))
+        logits_NV.index_fill_(1, self._everywhere.within(logits_NV), float("-inf"))
         for row in first:
-            logits_NV[row].index_fill_(0, self._ids(True, logits_NV), float("-inf"))
-
-    def _ids(self, at_begin: bool, logits_NV: torch.Tensor) -> torch.Tensor:
-        """Sent to the device once."""
-        vocabulary, device = logits_NV.shape[-1], logits_NV.device
-        key = (at_begin, vocabulary, device)
-        if key not in self._known:
-            ids = [token for token in (self._at_begin if at_begin else self._everywhere) if 0 <= token < vocabulary]
-            self._known[key] = numbers_on(device, ids)
-        return self._known[key]
+            logits_NV[row].index_fill_(0, self._at_begin.within(logits_NV), float("-inf"))
 
 
 class OnlyTokens(Matcher):
     """An answer of these tokens alone."""
 
     def __init__(self, tokens: Collection[int]) -> None:
-        self._tokens = sorted(set(tokens))
+        self._tokens = _Ids(tokens)
 
     def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
-        kept = numbers_on(logits_NV.device, self._tokens)
         hidden_V = torch.ones(logits_NV.shape[-1], dtype=torch.bool, device=logits_NV.device)
-        hidden_V[kept] = False
+        hidden_V[self._tokens.within(logits_NV)] = False
         logits_NV.masked_fill_(hidden_V, float("-inf"))
+
+
+class _Ids:
+    """Token ids, sent to each device once."""
+
+    def __init__(self, tokens: Collection[int]) -> None:
+        self._tokens = sorted(set(tokens))
+        self._sent: dict[tuple[int, torch.device], torch.Tensor] = {}
+
+    def within(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        """Those that the logits have a column for, beside them."""
+        key = logits_NV.shape[-1], logits_NV.device
+        if key not in self._sent:
+            self._sent[key] = numbers_on(logits_NV.device, [token for token in self._tokens if 0 <= token < key[0]])
+        return self._sent[key]

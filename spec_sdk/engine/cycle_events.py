@@ -52,7 +52,7 @@ def cycle_events(
             "tokens": turn.emitted,
             "host_reads": reads,
             "attention": None if report is None else report.event(),
-            **({"parts": parts} if (parts := turn.parts) else {}),
+            **({"parts": parts, "accepted_parts": turn.accepted_parts} if (parts := turn.parts) else {}),
             **({} if state.constraint is None else {"constraint": turn.told_of_constraint()}),
             **({} if turn.logprobs is None else {"logprobs": [astuple(told) for told in turn.logprobs]}),
             **({} if turn.trace is None else {"trace": asdict(turn.trace)}),

@@ -132,6 +132,8 @@ class TokenEngine:
         context, vocabulary = self.target.context, self.target.vocabulary
         if not request.prompt:
             raise UserError("prompt: it is empty")
+        if request.max_new_tokens < 1:
+            raise UserError(f"max_new_tokens: {request.max_new_tokens} must be 1 or more")
         if len(request.prompt) >= context:
             raise UserError(f"prompt: {len(request.prompt)} tokens do not fit the target's context of {context}")
         biased = () if request.offsets is None else request.offsets.tokens

@@ -173,6 +173,11 @@ class Turn:
         kept = set(self.drafted_path)
         return {part: (len(own), len(own & kept)) for part, own in self.nodes_of_parts.items()}
 
+    @property
+    def accepted_parts(self) -> list[list[str]]:
+        """Of each accepted token the parts that proposed it."""
+        return [[part for part, own in self.nodes_of_parts.items() if node in own] for node in self.drafted_path[1:]]
+
     def told_of_constraint(self) -> dict[str, float]:
         """What the request's constraint did, and the seconds that it took since this was last asked."""
         state = self.active.state

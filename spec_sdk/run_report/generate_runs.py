@@ -74,9 +74,9 @@ def read_generate(directory: Path) -> Run:
         "draft": models.data.get("draft"),
         "facts": {"memory": metrics.maybe("memory", dict) or {}, "processes": processes},
     }
-    others = [
-        CandidateRecord(candidate=name, kind="pipeline", pipeline=VANILLA, guarantee="exact") for name, _ in halves[1:]
-    ]
+    kept = None if compared is None else compared.maybe("guarantee", str)
+    plain = {"kind": "pipeline", "pipeline": VANILLA, "guarantee": kept}
+    others = [JsonObject(metrics.where, {"candidate": name, **plain}).typed(CandidateRecord) for name, _ in halves[1:]]
     return Run(
         path=directory,
         kind="generate",

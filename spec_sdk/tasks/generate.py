@@ -268,7 +268,7 @@ def metrics_of(
         finished = finished_by_all(runs)
         compared = comparison(runs[0].summary(finished), runs[1].summary(finished))
         whole = {"vanilla": runs[1].summary(), "prompts": runs[1].records(prompts, save_prompts=False)}
-        metrics["comparison"] = compared | whole
+        metrics["comparison"] = compared | whole | {"guarantee": runs[1].pipeline.guarantee}
     return metrics
 
 

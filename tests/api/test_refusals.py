@@ -147,6 +147,8 @@ def test_requests_and_engines_check_names_and_numbers(checkpoint: Path) -> None:
         Request("a", max_tokens=3)  # type: ignore[call-arg]
     with pytest.raises(UserError, match="max_num_seqs: 0 must be 1 or more"):
         Engine.from_pipeline("vanilla", target=checkpoint, max_num_seqs=0)
+    with pytest.raises(UserError, match="max_num_seqs: 0 must be 1 or more"):
+        Engine.from_pipeline("vanilla", target=checkpoint).with_pipeline("suffix", max_num_seqs=0)
 
 
 @pytest.mark.parametrize("given", ["target", "draft"])

@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, Policy, Request, RequestError, SamplingParams, Verdict, Verifier
+from spec_sdk.contracts import (
+    Budget,
+    Drafter,
+    Hidden,
+    Matcher,
+    OnlyTokens,
+    Policy,
+    Request,
+    RequestError,
+    SamplingParams,
+    Verdict,
+    Verifier,
+)
 from spec_sdk.engine.faults import verdict_fault
 from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
 from spec_sdk.errors import UnusableLogits, UserError
@@ -332,6 +344,14 @@ def test_a_stream_raises_what_its_request_failed_with() -> None:
     engine = engine_of(drafter=Lookup(raising(UserError("bad luck")), of=0))
     with pytest.raises(UserError, match="bad luck"):
         list(engine.stream(TokenRequest(PROMPTS[0], request_id=0, max_new_tokens=10)))
+
+
+@pytest.mark.parametrize("constraint", [None, OnlyTokens([5])])
+def test_a_request_for_no_token_is_refused(constraint: Matcher | None) -> None:
+    engine = engine_of()
+    with pytest.raises(UserError, match="^max_new_tokens: 0 must be 1 or more$"):
+        engine.add(TokenRequest(PROMPTS[0], max_new_tokens=0, constraint=constraint))
+    assert not engine.busy
 
 
 def test_a_long_prompt_is_fed_in_chunks_beside_others_that_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

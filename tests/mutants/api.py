@@ -6,9 +6,11 @@ from tests.mutants.mutant import Mutant
 
 STOPS = "spec_sdk/api/stop_strings.py"
 ANSWERING = "spec_sdk/api/answering.py"
+CUT = "spec_sdk/api/cut_cycle.py"
 SERVING = "spec_sdk/api/serving.py"
 LOADER = "spec_sdk/config/hydra_loader.py"
 OF_STOPS = "tests/api/test_stop_strings.py"
+OF_CUT = "tests/api/test_cut_cycle.py"
 OF_GENERATE = "tests/api/test_generate.py"
 OF_STREAM = "tests/api/test_stream.py"
 OF_ASYNC = "tests/api/test_async.py"
@@ -32,9 +34,23 @@ API = (
     Mutant(
         "tokens behind a stop string stay in the metrics",
         ANSWERING,
-        'event = {**event, "tokens": event["tokens"][:kept], "accepted": accepted}',
-        "event = {**event}",
+        "event = dict(cut_cycle(event, len(texts)))",
+        "event = dict(event)",
         (OF_STOPS,),
+    ),
+    Mutant(
+        "what a stop string cuts off stays accepted for the part that proposed it",
+        CUT,
+        'parts_of_accepted = event["accepted_parts"][:accepted]',
+        'parts_of_accepted = event["accepted_parts"]',
+        (OF_CUT,),
+    ),
+    Mutant(
+        "forced tokens behind a stop string stay taken",
+        CUT,
+        "max(0, ending - (len(tokens) - kept))",
+        "ending",
+        (OF_CUT,),
     ),
     Mutant(
         "a stop string does not end its request",

@@ -53,8 +53,8 @@ SERVING = (
     ),
     Mutant(
         "log-probabilities: of all tokens, behind a stop string too",
-        "spec_sdk/api/answering.py",
-        'event["logprobs"] = event["logprobs"][:kept]',
+        "spec_sdk/api/cut_cycle.py",
+        'cut["logprobs"] = event["logprobs"][:kept]',
         "pass",
         (OF_LOGPROBS,),
     ),

@@ -154,6 +154,12 @@ def test_vanilla_compared_with_itself_is_two_candidates(tmp_path: Path) -> None:
     assert {answer.candidate for answer in run.answers} == {"vanilla", "vanilla, again"}
 
 
+@pytest.mark.parametrize(("temperature", "guarantee"), [(0.0, "exact"), (0.8, "distribution")])
+def test_plain_decoding_has_the_guarantee_that_was_recorded(tmp_path: Path, temperature: float, guarantee: str) -> None:
+    run = read_generate(write_generate(tmp_path, f"sampling.temperature={temperature}"))
+    assert [c.guarantee for c in run.candidates if c.pipeline == "vanilla"] == [guarantee]
+
+
 def test_compared_runs_may_take_turns_at_the_prompts(tmp_path: Path) -> None:
     """As task=generate lets them, or one after the other: the same answers, and each rank's calls with its run."""
     from tests.support.run_records import write_lines

@@ -272,6 +272,14 @@ def test_only_some_tokens(tmp_path: Path) -> None:
     assert set(tokens) == {9, 10, 11}
 
 
+def test_only_some_tokens_of_fewer_logits() -> None:
+    constraint = OnlyTokens([1, 3, 900])
+    for size, kept in ((5, [1, 3]), (3, [1])):
+        logits_NV = torch.zeros(2, size)
+        constraint.apply(logits_NV, [], [[], [4]])
+        assert [(row_V == 0).nonzero()[:, 0].tolist() for row_V in logits_NV] == [kept, kept]
+
+
 def test_suppressed_tokens_row_by_row() -> None:
     constraint = SuppressedTokens([1, 900], [2])
     for answer, paths, begins in (([], [[], [4]], [True, False]), ([3], [[], [4]], [False, False])):

@@ -284,7 +284,9 @@ def write_generate(
         "summary": summaries[0][1],
     }
     if compare:
-        metrics["comparison"] = {**comparison(summaries[0][1], summaries[1][1]), "prompts": summaries[1][0]}
+        compared = comparison(summaries[0][1], summaries[1][1])
+        guarantee = "distribution" if settings.sampling.temperature else "exact"
+        metrics["comparison"] = {**compared, "prompts": summaries[1][0], "guarantee": guarantee}
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     (directory / "config.yaml").write_text(yaml.safe_dump(dict(settings.kept)), encoding="utf-8")
