@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.layer_similarity import STATES, similarities
 from benchmarks.places import RESULTS
 from benchmarks.support.bench_run import run_bench
+from benchmarks.support.layer_similarity import STATES, similarities
 from benchmarks.support.task_rows import TaskRow, task_rows
 from spec_sdk.bench import plots
 from spec_sdk.bench.answers import Prompt, answer, events_of, spread_prompts

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.easyspec import SELF, draft_override
 from benchmarks.places import RESULTS
-from benchmarks.ranks import start_others
+from benchmarks.support.processes import led, start_others
 from spec_sdk.bench.answers import Answer, Prompt, answer, events_of, spread_prompts
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
@@ -79,14 +79,14 @@ def by_task(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def measured(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> tuple[dict[str, Any], list[list[int]]]:
-    """A row, and the tokens; on the other ranks they follow the leader meanwhile."""
-    if not pipeline.ranks.is_leader:
-        pipeline.follow()
-        return {}, []
-    answer(pipeline, prompts[:1], 2)
-    answers = answer(pipeline, prompts, new_tokens)
-    pipeline.ranks.finish()
-    return by_task(answers), [each.tokens for each in answers]
+    """A row, and the tokens; on the other ranks nothing of both."""
+
+    def work() -> tuple[dict[str, Any], list[list[int]]]:
+        answer(pipeline, prompts[:1], 2)
+        answers = answer(pipeline, prompts, new_tokens)
+        return by_task(answers), [each.tokens for each in answers]
+
+    return led(pipeline, work) or ({}, [])
 
 
 def measure(arguments: argparse.Namespace, size: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -64,6 +65,16 @@ class TokenTree:
         while path[-1] != 0:
             path.append(self.parent_N[path[-1]])
         return path[::-1]
+
+    def path_along(self, tokens: Sequence[int]) -> list[int]:
+        """The nodes along which ``tokens`` lead from the root, which comes first, as far as the tree has them."""
+        path = [0]
+        for token in tokens:
+            child = next((draw.node for draw in self.draws_N[path[-1]] if self.token_N[draw.node] == token), None)
+            if child is None:
+                break
+            path.append(child)
+        return path
 
     @property
     def first_draw_N1(self) -> list[int]:
@@ -204,6 +215,19 @@ class TreeBuilder:
             q_V = known.source
         self.draws[parent].append(Draw(node, kind, q_V, drafter, sequence, probability))
         return node
+
+    def add_path(self, tokens: Sequence[int], drafter: str = "") -> None:
+        """Choose ``tokens``, one below the other from the root, as far as there is room. What of the path is there
+        already is not chosen twice.
+        """
+        node = 0
+        for token in tokens:
+            child = self.child(node, token)
+            if child is None:
+                if self.room < 1:
+                    return
+                child = self.add(node, token, "chosen", drafter=drafter)
+            node = child
 
     def child(self, parent: int, token: int) -> int | None:
         """The creation index of node ``parent``'s child ``token``; None if it has no such child."""

@@ -12,7 +12,6 @@ results/quick/<class of machine>.json, but for parts in which other programs wer
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from spec_sdk.bench.machine import machine_facts
 from spec_sdk.bench.ratios import Compared, Ratio, compare
 from spec_sdk.bench.scripts import build, run_script
 from spec_sdk.errors import UserError
+from spec_sdk.source_commit import source_commit
 from spec_sdk.tables import print_table
 
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{machine}; {vanilla.backend.describe()}", flush=True)
     say_if_nothing_is_kept(kept, options.results)
     # now, before anybody changes a file
-    of, setting = commit(), Setting(options.rounds, options.seconds, tuple(options.overrides))
+    of, setting = source_commit() or "unknown", Setting(options.rounds, options.seconds, tuple(options.overrides))
     now: dict[str, Ratio] = {}
     disturbed: list[str] = []
     for part in options.only:
@@ -103,16 +103,6 @@ def show(compared: Sequence[Compared]) -> None:
     moved = [one for one in compared if one.verdict in ("faster", "slower")]
     known = sum(one.change is not None for one in compared)
     print(f"{len(moved)} of {known} moved beyond noise" + "".join(f"; {one.name}: {one.verdict}" for one in moved))
-
-
-def commit() -> str:
-    """The commit that is checked out, with a + if files were changed since; "unknown" where git does not tell."""
-    root = Path(__file__).parents[2]
-    try:
-        git = ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-        return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class TrainableDraft(Learner):
         label_A = torch.arange(batch.labels, device=batch.labelled_A.device)
         return label_A, torch.zeros_like(label_A)
 
-    def loss_weights(self, step_A: torch.Tensor) -> torch.Tensor | None:
+    def loss_weights(self, step_R: torch.Tensor) -> torch.Tensor | None:
         """The weight in the loss of rows of these steps; None for 1."""
         return None
 

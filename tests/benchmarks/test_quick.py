@@ -34,7 +34,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Ratio]]:
         return lambda _: found[name]
 
     monkeypatch.setattr(quick, "PARTS", {name: part(name) for name in found})
-    monkeypatch.setattr(quick, "commit", lambda: "abc")
+    monkeypatch.setattr(quick, "source_commit", lambda: "abc")
     monkeypatch.setattr(Others, "share", lambda _: 0.0)
     return found
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spec_sdk import Engine, SamplingParams, UserError
-from spec_sdk.contracts import DraftLogits, Growing
+from spec_sdk.contracts import Budget, DraftLogits, Growing
 from spec_sdk.errors import PluginFault, RequestError
 from spec_sdk.model.session import Session
 from spec_sdk.testing import reference_sampler, request_for
@@ -49,7 +49,7 @@ def test_a_growth_that_asks_for_no_node_is_named() -> None:
     root = DraftLogits.over_all(torch.ones(1, 4))
     request = request_for([1], reference_sampler(SamplingParams()), 0).view
     with pytest.raises(RequestError) as caught:
-        GrowingDraft(request, tree, growing(), root).advance(None)
+        GrowingDraft(request, tree, growing(), root, root.vocabulary, Budget(0)).advance(None)
     assert isinstance(caught.value.__cause__, PluginFault) and "of no node" in str(caught.value.__cause__)
 
 

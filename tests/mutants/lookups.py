@@ -146,8 +146,8 @@ LOOKUPS = (
     Mutant(
         "datastore: its place is that of the text before",
         SOURCE,
-        "        self._end = None\n\n    def record",
-        "\n    def record",
+        "        self._end = None\n\n    def end",
+        "\n    def end",
         (f"{OF_STORE}::test_conformance", f"{OF_STORE}::test_the_datastore_is_believed_as_often_as_it_was_right"),
     ),
     Mutant(

@@ -84,7 +84,7 @@ def gather_trees(
     nodes = len(offsets)
     aligned = distributions.aligned and all(offset % 16 == 0 for offset in offsets)
     first_row_B = list(itertools.accumulate((tree.size for tree in trees), initial=0))
-    table = Table.of(trees, distributions, first_row_B, offsets, nodes, sigmoid, params.filtered)
+    table = Table.of(trees, distributions, first_row_B, offsets, sigmoid, params.filtered)
     offsets += [
         offset if distribution in table.read else NOWHERE for distribution, offset in enumerate(distributions.offsets)
     ]
@@ -119,12 +119,11 @@ class Table:
         distributions: Distributions,
         first_row_B: Sequence[int],
         offset_R: Sequence[int],
-        rows: int,
         sigmoid: bool,
         filtered: bool,
     ) -> Table:
-        """``first_row_B``: the row of each tree's root among the target's; ``offset_R``: where these lie; ``rows``: how
-        many there are, before those of distributions.
+        """``first_row_B``: the row of each tree's root among the target's; ``offset_R``: where these lie,
+        before those of distributions.
         """
         draws: list[int] = []
         roots: list[int] = []
@@ -147,7 +146,7 @@ class Table:
                         before = earlier.get(draw.sequence, -1)
                         earlier[draw.sequence] = count
                     draws += [
-                        tree.token_N[draw.node], rule, rows + distribution, offset_R[root + node], offset,
+                        tree.token_N[draw.node], rule, len(offset_R) + distribution, offset_R[root + node], offset,
                         root + draw.node, first_N[draw.node], first_N[draw.node + 1], before,
                     ]  # fmt: skip
                     count += 1

@@ -35,8 +35,8 @@ PATIENCE_S = 0.4
 """How long a rank that failed leaves it to a better placed one to tell of it: the leader before the others, the rank
 with the cause before those that only lost it."""
 LINGER_S = 2.0
-POLL_S = 0.05
 """How long the leader waits at most, after a failure, for the others to see that it was told of."""
+POLL_S = 0.05
 AGREEMENT_S = 6.0
 """How long a rank that failed asks the store who tells of it. A leader that stands still never answers, and
 torch.distributed's store has no timeout for an answer."""
@@ -85,16 +85,16 @@ class ProcessRanks(Ranks):
         decision: T = json.loads(received)
         return decision
 
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, x: torch.Tensor, group: Any = None) -> torch.Tensor:
         x = x.contiguous()
         with self.together():
-            self.complete(dist.all_reduce(x, async_op=True), x)
+            self.complete(dist.all_reduce(x, group=group, async_op=True), x)
         return x
 
-    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        gathered = x.new_empty((self.size, *x.shape))
+    def all_gather(self, x: torch.Tensor, group: Any = None) -> torch.Tensor:
+        gathered = x.new_empty((dist.get_world_size(group), *x.shape))
         with self.together():
-            self.complete(dist.all_gather(list(gathered.unbind(0)), x.contiguous(), async_op=True), x)
+            self.complete(dist.all_gather(list(gathered.unbind(0)), x.contiguous(), group=group, async_op=True), x)
         return gathered
 
     def halves(self, first: Sequence[int] | None = None) -> DeviceGroups:
@@ -258,17 +258,10 @@ class _Part(Ranks):
         raise RuntimeError("what is decided, all ranks are told: some of them decide nothing of their own")
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.contiguous()
-        with self._everyone.together():
-            self._everyone.complete(dist.all_reduce(x, group=self._group, async_op=True), x)
-        return x
+        return self._everyone.all_reduce(x, self._group)
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        gathered = x.new_empty((self.size, *x.shape))
-        with self._everyone.together():
-            work = dist.all_gather(list(gathered.unbind(0)), x.contiguous(), group=self._group, async_op=True)
-            self._everyone.complete(work, x)
-        return gathered
+        return self._everyone.all_gather(x, self._group)
 
 
 class _Peer:

@@ -113,7 +113,7 @@ class VerdictTables:
         first_row_B = range(0, sizes.requests * sizes.rows, sizes.rows)
         offset_R = range(0, sizes.requests * sizes.rows * sizes.vocabulary, sizes.vocabulary)
         sigmoid = self._sigmoid is not None
-        table = Table.of(trees, distributions, first_row_B, offset_R, len(offset_R), sigmoid, self._shaping.filtered)
+        table = Table.of(trees, distributions, first_row_B, offset_R, sigmoid, self._shaping.filtered)
         offsets = [NOWHERE] * self._parts[0]
         for tree, first in zip(trees, first_row_B, strict=True):
             offsets[first : first + tree.size] = offset_R[first : first + tree.size]

@@ -241,10 +241,4 @@ def share_of_pass(draft: Executor, target: Executor) -> float:
 
 def accepted(tree: TokenTree, tokens: Sequence[int]) -> int:
     """How many of ``tokens``, which follow the root, the tree has on a path."""
-    node = 0
-    for count, token in enumerate(tokens):
-        child = next((draw.node for draw in tree.draws_N[node] if tree.token_N[draw.node] == token), None)
-        if child is None:
-            return count
-        node = child
-    return len(tokens)
+    return len(tree.path_along(tokens)) - 1

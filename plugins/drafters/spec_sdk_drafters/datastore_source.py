@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from spec_sdk.contracts import TopTokens
 from spec_sdk.files import expanded
 from spec_sdk.model.models import Models
-from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.acceptance_rates import AcceptanceRates, RatesByTemperature
 from spec_sdk_drafters.datastore import Datastore, Run
 from spec_sdk_drafters.datastore_file import fingerprint, open_datastore
@@ -56,9 +54,6 @@ class DatastoreSource(GuessSource):
     def extend(self, tokens: Sequence[int]) -> None:
         self._recent = [*self._recent, *tokens][-LONGEST:]
         self._end = None
-
-    def record(self, tree: TokenTree, top: TopTokens, path: Sequence[int]) -> None:
-        """What the target thought is nothing to it."""
 
     def end(self) -> Runs:
         if self._end is None:

@@ -16,8 +16,6 @@ from spec_sdk.ops.grown_paths import GrownLevel
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.priced_tree import worth_its_price
 
-UNPRICED = Budget(0)
-
 
 class GrowingDraft:
     """One request's tree while it grows, and until it is known what of it was accepted.
@@ -33,8 +31,8 @@ class GrowingDraft:
         tree: TreeBuilder,
         growing: Growing,
         root: DraftLogits,
-        vocabulary: int = 0,
-        budget: Budget = UNPRICED,
+        vocabulary: int,
+        budget: Budget,
     ) -> None:
         self.request = request
         self.level_cost = budget.level_cost

@@ -27,11 +27,11 @@ class GuessSource(ABC):
     def extend(self, tokens: Sequence[int]) -> None:
         """The text goes on with ``tokens``."""
 
-    @abstractmethod
-    def record(self, tree: TokenTree, top: TopTokens, path: Sequence[int]) -> None:
+    def record(self, tree: TokenTree, top: TopTokens, path: Sequence[int]) -> None:  # noqa: B027
         """The target scored ``tree``; the nodes of ``path``, the root first, were accepted.
 
-        :meth:`extend` was called with what that gave.
+        :meth:`extend` was called with what that gave. A source that learns nothing from the target's scores leaves this
+        as it is.
         """
 
     @abstractmethod

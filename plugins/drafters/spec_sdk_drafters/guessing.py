@@ -46,12 +46,7 @@ class Guesser:
 
     def record(self, tree: TokenTree, top: TopTokens, tokens: Sequence[int]) -> None:
         """The target scored ``tree``, and the text went on from its root up to ``tokens``: learn from both."""
-        path = [0]
-        for token in tokens[self.taken_in :]:
-            child = next((draw.node for draw in tree.draws_N[path[-1]] if tree.token_N[draw.node] == token), None)
-            if child is None:
-                break
-            path.append(child)
+        path = tree.path_along(tokens[self.taken_in :])
         # before the sources know what the target thought here
         self.learn(tokens)
         for source in self.sources:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spec_sdk.contracts import Budget, Drafter, Hidden, Request, TopTokens, option
 from spec_sdk.model.models import Models
 from spec_sdk.tree import TokenTree, TreeBuilder
-from spec_sdk_drafters.lookahead_window import LookaheadWindow, grown
+from spec_sdk_drafters.lookahead_window import LookaheadWindow
 from spec_sdk_drafters.ngram_pool import NgramPool
 
 
@@ -67,11 +67,7 @@ class LookaheadDrafter(Drafter):
         state, tree = self._states[request.slot], TreeBuilder(request.pending_token, budget.nodes)
         state.window.add_to(tree, state.window.columns_within(self._share(budget), budget.depth), self.name)
         for guess in state.pool.after(request.pending_token):
-            node = 0
-            for token in guess[: budget.depth]:
-                if not tree.room:
-                    break
-                node = grown(tree, node, token, self.name)
+            tree.add_path(guess[: budget.depth], self.name)
         return tree.build().tree
 
     def observe_scores(

@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
-from spec_sdk.contracts import TopTokens
 from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.acceptance_rates import AcceptanceRates
 from spec_sdk_drafters.guess_source import GuessSource
@@ -102,9 +101,6 @@ class ModelSource(GuessSource):
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._at = self.after(self._at, token)
-
-    def record(self, tree: TokenTree, top: TopTokens, path: Sequence[int]) -> None:
-        """What the target thought is nothing to it."""
 
     def end(self) -> int | None:
         return self._at

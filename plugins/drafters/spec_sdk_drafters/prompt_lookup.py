@@ -58,23 +58,12 @@ class PromptLookup(Drafter):
         tree, paths = TreeBuilder(tokens[-1], budget.nodes), 0
         for position in index.matches(tokens):
             before = tree.size
-            self._follow(tree, tokens[position : position + budget.depth])
+            tree.add_path(tokens[position : position + budget.depth], self.name)
             # one that follows the same tokens as those before it is no path of its own
             paths += tree.size > before
             if paths == self.config.matches or not tree.room:
                 break
         return tree.build().tree
-
-    def _follow(self, tree: TreeBuilder, tokens: Sequence[int]) -> None:
-        """Add a path from the root, as far as there is room; what of it is there already is not chosen twice."""
-        node = 0
-        for token in tokens:
-            child = tree.child(node, token)
-            if child is None:
-                if not tree.room:
-                    return
-                child = tree.add(node, token, "chosen", drafter=self.name)
-            node = child
 
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:

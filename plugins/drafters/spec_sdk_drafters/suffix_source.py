@@ -6,8 +6,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import islice
 
-from spec_sdk.contracts import TopTokens
-from spec_sdk.tree import TokenTree
 from spec_sdk_drafters.acceptance_rates import AcceptanceRates, RatesByTemperature
 from spec_sdk_drafters.guess_source import GuessSource, Sources
 from spec_sdk_drafters.suffix_automaton import Cursor, SuffixAutomaton
@@ -71,9 +69,6 @@ class SuffixSource(GuessSource):
         self._own.extend(tokens)
         if self._kept is not None:
             self._recent = [*self._recent, *tokens][-LONGEST:]
-
-    def record(self, tree: TokenTree, top: TopTokens, path: Sequence[int]) -> None:
-        """What the target thought is nothing to it."""
 
     def end(self) -> list[tuple[SuffixAutomaton, Cursor]]:
         places = [(self._own, self._own.end())]

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
-from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.library import library, multiply_to
 from spec_sdk_backends.native.measured_once import measured_once, place_of
 from spec_sdk_backends.native.panels import from_panels, to_panels
 from spec_sdk_backends.native.side_by_side import SideBySide
-from spec_sdk_backends.native.structures import DTYPES, Matrix, address
+from spec_sdk_backends.native.structures import Matrix
 
 ROWS = (64, 128, 256, 512, 1024)
 """Sizes of passes that are compared. Up to the first the native kernel is used without asking, since trees are such."""
@@ -86,15 +86,7 @@ def _quantized(bits: int, rounds: bool) -> tuple[Product, Product]:
 def _native(matrices: list[Matrix]) -> Product:
     def product(x_NI: torch.Tensor, y_NO: torch.Tensor) -> None:
         for matrix in matrices:
-            library().spec_product(
-                DTYPES[x_NI.dtype],
-                address(matrix),
-                x_NI.data_ptr(),
-                x_NI.stride(0),
-                x_NI.shape[0],
-                y_NO.data_ptr(),
-                torch.get_num_threads(),
-            )
+            multiply_to(library(), matrix, x_NI, y_NO)
 
     return product
 

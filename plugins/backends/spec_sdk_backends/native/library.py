@@ -229,16 +229,26 @@ def _declare(loaded: Any) -> None:
         function.argtypes, function.restype = types, result
 
 
+def multiply_to(kernels: Any, matrix: Matrix, x_KI: torch.Tensor, y: torch.Tensor, threads: int | None = None) -> None:
+    """``x_KI``, of rows whose elements are contiguous, times the matrix into ``y`` [K, O], which is contiguous.
+
+    ``threads``: torch's own number, if left out.
+    """
+    number = DTYPES[x_KI.dtype]
+    rows = (x_KI.data_ptr(), x_KI.stride(0), x_KI.shape[0])
+    kernels.spec_product(number, address(matrix), *rows, y.data_ptr(), threads or torch.get_num_threads())
+
+
 def _works(loaded: Any) -> bool:
     """Whether a small product comes out exactly, on one thread and on several."""
-    for dtype, number in DTYPES.items():
+    for dtype in DTYPES:
         x_NI = torch.arange(3 * 70).remainder(5).to(dtype).view(3, 70)
         w_OI = torch.arange(37 * 70).remainder(7).to(dtype).view(37, 70)
         panels = to_panels(w_OI, loaded)
         matrix = Matrix.dense(panels, 37, 70, None)
         for threads in (1, torch.get_num_threads()):
             y_NO = torch.empty((3, 37), dtype=dtype)
-            loaded.spec_product(number, address(matrix), x_NI.data_ptr(), 70, 3, y_NO.data_ptr(), threads)
+            multiply_to(loaded, matrix, x_NI, y_NO, threads)
             if not torch.equal(y_NO, (x_NI.double() @ w_OI.double().T).to(dtype)):
                 return False
     return True

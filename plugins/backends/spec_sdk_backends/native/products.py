@@ -16,10 +16,10 @@ import torch.nn.functional as F
 
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk_backends.native.crossover import most_rows
-from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.library import library, multiply_to
 from spec_sdk_backends.native.panels import from_panels, rows_of_panels, to_panels
 from spec_sdk_backends.native.row_numbers import numbers_of
-from spec_sdk_backends.native.structures import DTYPES, Matrix, address, is_stand_in
+from spec_sdk_backends.native.structures import DTYPES, Matrix, is_stand_in
 
 
 def multiply(matrix: Matrix, x: torch.Tensor) -> torch.Tensor:
@@ -28,21 +28,8 @@ def multiply(matrix: Matrix, x: torch.Tensor) -> torch.Tensor:
     if x_KI.stride(1) != 1:
         x_KI = x_KI.contiguous()
     y: torch.Tensor = x.new_empty((*x.shape[:-1], matrix.outputs))
-    multiply_to(matrix, x_KI, y)
+    multiply_to(library(), matrix, x_KI, y)
     return y
-
-
-def multiply_to(matrix: Matrix, x_KI: torch.Tensor, y: torch.Tensor) -> None:
-    """The same into ``y``, which is contiguous, of rows whose elements are."""
-    library().spec_product(
-        DTYPES[x_KI.dtype],
-        address(matrix),
-        x_KI.data_ptr(),
-        x_KI.stride(0),
-        x_KI.shape[0],
-        y.data_ptr(),
-        torch.get_num_threads(),
-    )
 
 
 def native_linear(
@@ -149,5 +136,7 @@ class NativeProjectionStack(ProjectionStack):
         y_gKO = x_gKI.new_empty((g, K, self._outputs))
         for i in range(g):
             bias_O = None if self._bias_LO is None else self._bias_LO[i]
-            multiply_to(Matrix.dense(self._weight_LOI[i], self._outputs, self._inputs, bias_O), x_gKI[i], y_gKO[i])
+            multiply_to(
+                library(), Matrix.dense(self._weight_LOI[i], self._outputs, self._inputs, bias_O), x_gKI[i], y_gKO[i]
+            )
         return y_gKO

@@ -22,7 +22,6 @@ constexpr int TILE_OUTPUTS = 4;
 using Lanes = __m512;
 constexpr int LANES = 16;
 constexpr int TILE_ROWS = 4;
-constexpr int STREAM_ROWS = 8;
 constexpr int PANEL_ROWS = 12;
 constexpr int FEW_ROWS = 6;
 
@@ -77,7 +76,6 @@ template <int R> inline void sum_lanes(const Lanes (&x)[TILE_OUTPUTS][R], float*
 typedef float Lanes __attribute__((vector_size(32)));
 constexpr int LANES = 8;
 constexpr int TILE_ROWS = 2;
-constexpr int STREAM_ROWS = 4;
 constexpr int PANEL_ROWS = 4;
 constexpr int FEW_ROWS = 1;
 
@@ -121,18 +119,6 @@ inline float sum_of(Lanes x) {
     for (int width = LANES / 2; width > 0; width /= 2)
         for (int l = 0; l < width; l++) lanes[l] += lanes[l + width];
     return lanes[0];
-}
-
-// the largest of x[first … end - 1], passing over what is not a number; -infinity without any
-inline float largest_of(const float* x, int64_t first, int64_t end) {
-    Lanes most = all(-INFINITY);
-    int64_t i = first;
-    for (; i + LANES <= end; i += LANES) most = larger(load(x + i), most);
-    float lanes[LANES], largest = -INFINITY;
-    store(lanes, most);
-    for (int l = 0; l < LANES; l++) largest = lanes[l] > largest ? lanes[l] : largest;
-    for (; i < end; i++) largest = x[i] > largest ? x[i] : largest;
-    return largest;
 }
 
 // how one vector of weights is multiplied with one of a row, and added
