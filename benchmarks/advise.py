@@ -1,11 +1,12 @@
-"""How good is ``task=advise``? What it foresees beside what is measured, over models, tasks and drafters.
+"""How good is ``task=advise``? What it predicts beside what is measured, over models, tasks and drafters.
 
     python -m benchmarks.advise --models /tmp/models --state /tmp/state          # again and again, until all are done
 
 Each call makes one setting that is missing in ``--state``: a model, a task's prompts, and all candidates of them
 measured in turn (``task.checked`` is all of them). The models are the default one and cuts of its layers, which are
 written to ``--models`` by the first call. ``--report`` writes results/advise.json from what is there: for every setting
-the speed-up foreseen and measured of each candidate, and how far the one foreseen to be best is from the best measured.
+the speed-up of each candidate, predicted and measured, and how far the one predicted to be best is from the best
+measured.
 """
 
 from __future__ import annotations
@@ -157,8 +158,8 @@ def report(state: Path) -> dict[str, Any]:
     settings = [setting_of(setting, json.loads(result_of(state, setting).read_text())) for setting in done]
     errors = [abs(row["error"]) for setting in settings for row in setting["candidates"]]
     large = [abs(row["error"]) for s in settings for row in s["candidates"] if row["measured"] >= LARGE_GAIN]
-    firsts = [abs(setting["error_of_foreseen_best"]) for setting in settings]
-    within = [setting["foreseen_best_speedup"] >= 0.95 * setting["best_speedup"] for setting in settings]
+    firsts = [abs(setting["error_of_predicted_best"]) for setting in settings]
+    within = [setting["predicted_best_speedup"] >= 0.95 * setting["best_speedup"] for setting in settings]
     advised = [setting["advised_of_two_speedup"] >= 0.95 * setting["best_speedup"] for setting in settings]
     import torch
 
@@ -170,8 +171,8 @@ def report(state: Path) -> dict[str, Any]:
         "pairs_of_large_gain": len(large),
         "median_error_of_large_gain": statistics.median(large) if large else None,
         "worst_error_of_large_gain": max(large, default=None),
-        "median_error_of_foreseen_best": statistics.median(firsts),
-        "foreseen_best_within_5_percent": sum(within) / len(within),
+        "median_error_of_predicted_best": statistics.median(firsts),
+        "predicted_best_within_5_percent": sum(within) / len(within),
         "advised_of_two_within_5_percent": sum(advised) / len(advised),
     }
     print(summary)
@@ -179,24 +180,24 @@ def report(state: Path) -> dict[str, Any]:
 
 
 def setting_of(setting: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
-    """One setting. ``advised_of_two_speedup``: of the one that is advised after measuring the two foreseen to be best,
+    """One setting. ``advised_of_two_speedup``: of the one that is advised after measuring the two predicted to be best,
     as ``task.checked`` has it by default. Plain decoding is among those to choose from.
     """
-    foreseen = {row["candidate"]: row for row in found["candidates"]}
+    predicted = {row["candidate"]: row for row in found["candidates"]}
     rows = [
         {
             "candidate": row["name"],
-            "tree": foreseen[row["name"]]["tree"],
-            "foreseen": row["foreseen"],
+            "tree": predicted[row["name"]]["tree"],
+            "predicted": row["predicted"],
             "measured": row["speedup"],
             "error": row["error"],
-            "limit": foreseen[row["name"]]["limits"][0]["kind"],
+            "limit": predicted[row["name"]]["limits"][0]["kind"],
         }
         for row in found["verification"]
     ]
-    by_foresight = sorted(rows, key=lambda row: -row["foreseen"])
-    first = by_foresight[0]
-    chosen = first["measured"] if first["foreseen"] > PLAIN_STEP else PLAIN_STEP
+    by_prediction = sorted(rows, key=lambda row: -row["predicted"])
+    first = by_prediction[0]
+    chosen = first["measured"] if first["predicted"] > PLAIN_STEP else PLAIN_STEP
     return {
         "model": setting.model,
         "weights": setting.weights,
@@ -205,10 +206,10 @@ def setting_of(setting: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
         "new_tokens": found["new_tokens"],
         "plain_tokens_per_second": found["plain"]["tokens_per_second"],
         "candidates": rows,
-        "error_of_foreseen_best": first["error"],
-        "foreseen_best": first["candidate"] if first["foreseen"] > PLAIN_STEP else "vanilla",
-        "foreseen_best_speedup": chosen,
-        "advised_of_two_speedup": max(PLAIN_STEP, *(row["measured"] for row in by_foresight[:2])),
+        "error_of_predicted_best": first["error"],
+        "predicted_best": first["candidate"] if first["predicted"] > PLAIN_STEP else "vanilla",
+        "predicted_best_speedup": chosen,
+        "advised_of_two_speedup": max(PLAIN_STEP, *(row["measured"] for row in by_prediction[:2])),
         "best_speedup": max(PLAIN_STEP, *(row["measured"] for row in rows)),
     }
 

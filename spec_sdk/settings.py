@@ -84,10 +84,11 @@ class ModelSettings:
         "auto",
         "the bits of the target's matrices",
         choices={
-            "auto": "a GGUF file's Q4_0, Q4_1 and Q8_0 as they are stored, where the backend has fast kernels for them",
+            "auto": "GGUF's Q4_0, Q4_1 and Q8_0, and 4 bits of GPTQ, AWQ and compressed-tensors, as they are stored, "
+            "where the backend has fast kernels for them; others in model.dtype",
             "dense": "all in model.dtype",
-            "int8": "8 bits, and those of a GGUF file as they are stored",
-            "int4": "4 bits, 8 for embedding and output head, and those of a GGUF file as they are stored",
+            "int8": "8 bits, and the forms that auto names as they are stored",
+            "int4": "4 bits, 8 for embedding and output head, and the forms that auto names as they are stored",
         },
     )
     draft_weights: str = option(

@@ -1,4 +1,4 @@
-"""From probes to a choice: which way of running each candidate is foreseen to be fastest, and what was measured."""
+"""From probes to a choice: which way of running each candidate is predicted to be fastest, and what was measured."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spec_sdk.bench.cost_curve import CostCurve
 MARGIN = 0.03
 """A pipeline is advised only if it beats plain decoding by so much."""
 ADAPTS = 0.03
-"""``policy=adaptive`` is foreseen only where it beats the best tree by so much: that is simpler."""
+"""``policy=adaptive`` is predicted only where it beats the best tree by so much: that is simpler."""
 OUT_OF_REACH = 0.75
-"""A candidate whose speed-up is foreseen to be less than so much of the best one's need not be probed further."""
+"""A candidate whose speed-up is predicted to be less than so much of the best one's need not be probed further."""
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class Predicted:
     """The best way of running a candidate. ``adaptive``: by ``policy=adaptive``, whose best tree ``shape`` is; else
     with that tree in every cycle, or, where ``shape`` is None, by the pipeline's own policy.
 
@@ -52,10 +52,10 @@ class Foreseen:
 
 @dataclass(frozen=True)
 class Measured:
-    """A candidate beside plain decoding, on prompts that both answered; ``foreseen``: the speed-up on the same ones."""
+    """A candidate beside plain decoding, on prompts that both answered; ``predicted``: the speed-up on the same."""
 
     name: str
-    foreseen: float
+    predicted: float
     speedup: float
     tokens_per_second: float
     prompts: int
@@ -63,10 +63,10 @@ class Measured:
     @property
     def error(self) -> float:
         """How far off the prediction was, as a share of what was measured."""
-        return self.foreseen / self.speedup - 1
+        return self.predicted / self.speedup - 1
 
 
-def foresee(answers: Answers, plain: str, deepest: Mapping[str, int | None], curve: CostCurve) -> list[Foreseen]:
+def predict_each(answers: Answers, plain: str, deepest: Mapping[str, int | None], curve: CostCurve) -> list[Predicted]:
     """Every candidate's best way, the fastest first. ``deepest``: of those that were probed with several trees."""
     found = []
     for name, cycles in answers.cycles.items():
@@ -85,19 +85,19 @@ def foresee(answers: Answers, plain: str, deepest: Mapping[str, int | None], cur
             if sum(adapting.values()) < least:
                 seconds, adaptive = adapting, True
         step_s = sum(plain_s.values()) / sum(c.tokens for i in plain_s for c in probe.plain[i])
-        found.append(Foreseen(name, best.shape, adaptive, best.means, seconds, plain_s, step_s, predictions))
+        found.append(Predicted(name, best.shape, adaptive, best.means, seconds, plain_s, step_s, predictions))
     return sorted(found, key=lambda each: -each.speedup)
 
 
-def out_of_reach(found: Sequence[Foreseen]) -> set[str]:
+def out_of_reach(found: Sequence[Predicted]) -> set[str]:
     """Those that need not be probed further."""
     return {each.name for each in found if each.speedup < OUT_OF_REACH * max(1.0, found[0].speedup)}
 
 
-def measured(answers: Answers, plain: str, foreseen: Mapping[str, Foreseen], curve: CostCurve) -> list[Measured]:
-    """What answering in turns said of those that were ``foreseen``, the fastest first."""
+def measured(answers: Answers, plain: str, predicted: Mapping[str, Predicted], curve: CostCurve) -> list[Measured]:
+    """What answering in turns said of those that were ``predicted``, the fastest first."""
     found = []
-    for name, each in foreseen.items():
+    for name, each in predicted.items():
         ours, theirs = answers.cycles.get(name, {}), answers.cycles[plain]
         prompts = [i for i in ours if i in theirs and i in each.seconds]
         if prompts:
@@ -106,8 +106,8 @@ def measured(answers: Answers, plain: str, foreseen: Mapping[str, Foreseen], cur
     return sorted(found, key=lambda each: -each.speedup)
 
 
-def choice(verified: Sequence[Measured], found: Sequence[Foreseen]) -> str | None:
-    """The name of the pipeline to use, by what was measured, else by what is foreseen; None for plain decoding."""
+def choice(verified: Sequence[Measured], found: Sequence[Predicted]) -> str | None:
+    """The name of the pipeline to use, by what was measured, else by what is predicted; None for plain decoding."""
     speeds = [(each.speedup, each.name) for each in verified] or [(each.speedup, each.name) for each in found]
     best = max(speeds, default=(0.0, ""))
     return best[1] if best[0] >= 1 + MARGIN else None

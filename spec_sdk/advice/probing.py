@@ -128,7 +128,7 @@ def take_turns(
     """Every prompt answered by all contestants, until about ``seconds`` have passed.
 
     They take turns by steps, the one with the fewest tokens first, so that whatever else the machine does slows all of
-    them alike. At least one prompt is answered; another only if it is foreseen to end in time. The first contestant is
+    them alike. At least one prompt is answered; another only if it is predicted to end in time. The first contestant is
     plain decoding, and never dropped. ``drop``: those that need not go on, asked after every prompt. A contestant that
     fails is left out; what plain decoding fails with is raised.
     """

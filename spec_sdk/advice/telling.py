@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from spec_sdk.advice.choosing import MARGIN, Foreseen, Measured
+from spec_sdk.advice.choosing import MARGIN, Measured, Predicted
 from spec_sdk.advice.costs import seconds_of
 from spec_sdk.advice.cycles import Cycle
 from spec_sdk.advice.probing import Answers
@@ -20,7 +20,7 @@ from spec_sdk.tables import number, print_table, text_width, wrapped
 if TYPE_CHECKING:
     from spec_sdk.pipeline import Pipeline
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FEW_PROMPTS = 4
 """Advice that rests on fewer is told to be uncertain."""
 SHOWN_NODES = (8, 32)
@@ -35,7 +35,7 @@ class Report:
     curve: CostCurve
     length: int
     probed: Answers
-    found: list[Foreseen]
+    found: list[Predicted]
     left_out: Mapping[str, str]
     verified: list[Measured]
     best: str | None
@@ -43,7 +43,7 @@ class Report:
     asked: int
 
     @property
-    def advised(self) -> Foreseen:
+    def advised(self) -> Predicted:
         """The advised candidate, or the best one where plain decoding is advised."""
         return next((each for each in self.found if each.name == self.best), self.found[0])
 
@@ -51,7 +51,7 @@ class Report:
 def show(report: Report, command: str) -> None:
     """Everything for people, on stdout."""
     print_table(
-        "Foreseen, relative to plain decoding",
+        "Predicted, relative to plain decoding",
         ["pipeline", "tree", "speed-up", "tokens a cycle", "draft ms", "verify ms"],
         [
             [
@@ -71,12 +71,12 @@ def show(report: Report, command: str) -> None:
     print()
     print_table(
         "Checked: answered in turn with plain decoding",
-        ["pipeline", "tree", "foreseen", "measured", "off by", "tokens/s"],
+        ["pipeline", "tree", "predicted", "measured", "off by", "tokens/s"],
         [
             [
                 each.name,
                 tree_of(next(found for found in report.found if found.name == each.name)),
-                number(each.foreseen),
+                number(each.predicted),
                 number(each.speedup),
                 f"{100 * each.error:+.0f} %",
                 number(each.tokens_per_second, 1),
@@ -90,7 +90,7 @@ def show(report: Report, command: str) -> None:
     print(f"\n{command}")
 
 
-def tree_of(each: Foreseen) -> str:
+def tree_of(each: Predicted) -> str:
     """A candidate's tree in words: depth × width."""
     if each.adaptive:
         return "adaptive"
@@ -110,7 +110,7 @@ def sentences(report: Report) -> list[str]:
     if limits[0].kind == "acceptance" and len(limits) == 1 and each.speedup >= 1 + MARGIN:
         said.append(f"What limits {each.name}: nothing but its drafts. {_sentence(limits[0].words)}.")
         return said
-    said.append(f"What limits {each.name}, the largest first:")
+    said.append(f"What limits {each.name}:")
     said += [f"- {limit.words}; without that the speed-up would be {limit.without:.2f}." for limit in limits]
     return said
 
@@ -124,7 +124,7 @@ def conclusion(report: Report) -> list[str]:
         said.append(f"Plain decoding is best here{beaten}.")
     else:
         check = next((each for each in report.verified if each.name == report.best), None)
-        told = f"{report.advised.speedup:.2f} times as fast as plain decoding, as foreseen"
+        told = f"{report.advised.speedup:.2f} times as fast as plain decoding, as predicted"
         if check is not None:
             told = f"{check.speedup:.2f} times as fast as plain decoding; the prediction was {_off(check.error)}"
         said.append(f"Advised: {report.best}, tree {tree_of(report.advised)}: {told}.")
@@ -175,7 +175,7 @@ def as_json(report: Report, command: str) -> dict[str, Any]:
     }
 
 
-def _candidate(each: Foreseen, cycles: Mapping[int, list[Cycle]]) -> dict[str, Any]:
+def _candidate(each: Predicted, cycles: Mapping[int, list[Cycle]]) -> dict[str, Any]:
     every = [cycle for of in cycles.values() for cycle in of]
     return {
         "candidate": each.name,

@@ -17,7 +17,7 @@ from spec_sdk.plugin import declared
 from spec_sdk.version import __version__
 
 BUDGET_S = 4.0
-"""Seconds for all points together; a pass that takes longer than foreseen may end a little later."""
+"""Seconds for all points together; a pass that takes longer than predicted may end a little later."""
 TARGET_SHARE = 0.6
 """Of them for the target, if there is a draft model too."""
 

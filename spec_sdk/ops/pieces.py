@@ -1,8 +1,7 @@
 """Rows of the vocabulary's length in pieces that torch works on without waking its threads.
 
 On the CPU torch hands an elementwise operation to all threads from 32,768 elements on. A row of logits takes 5 to 40 us
-on one thread, and waking a sleeping thread costs more than its half of that: the same operations took three times as
-long on a row of 49,152 as in pieces of it (docs/sampling.md). On other devices a row is one piece.
+on one thread, and waking a sleeping thread costs more than its half of that. On other devices a row is one piece.
 
 Legend: V vocabulary, T tiles of it.
 """

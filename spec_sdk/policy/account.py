@@ -8,7 +8,7 @@ class Account:
 
     Every token earns ``share`` of a plain step. A speculative cycle pays in what it saved against plain decoding, or
     draws what it lost. A cycle is allowed only if the balance covers its loss should nothing be accepted. So, as far as
-    times are as foreseen, all time spent stays below (1 + share) times that of plain decoding, whatever is accepted
+    times are as predicted, all time spent stays below (1 + share) times that of plain decoding, whatever is accepted
     when.
     """
 

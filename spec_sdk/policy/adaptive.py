@@ -51,7 +51,7 @@ class AdaptiveConfig:
         below=1,
     )
     margin: float = option(
-        0.03, "speculate only where it is foreseen to beat plain decoding by so much", minimum=0, below=1
+        0.03, "speculate only where it is predicted to beat plain decoding by so much", minimum=0, below=1
     )
     retry: int = option(
         8,
@@ -175,7 +175,7 @@ class AdaptivePolicy(Policy):
         verify_s = event["verify_s"] + event["recover_s"]
         # forced tokens need their rows whether anything is drafted or not
         of_forced_s = forced.seconds(times)
-        foreseen = times.catch_up(unfed) + times.draft(asked.depth, asked.per_level) + times.verify(max(rows, 2))
+        predicted = times.catch_up(unfed) + times.draft(asked.depth, asked.per_level) + times.verify(max(rows, 2))
         settled = times.settled
         times.add_draft(asked.depth, asked.per_level, drafted, unfed, event["draft_s"])
         times.add_verify(rows, verify_s)
@@ -185,7 +185,7 @@ class AdaptivePolicy(Policy):
 
         spent = event["draft_s"] + verify_s
         if settled:
-            spent = min(spent, OUTLIER * foreseen)
+            spent = min(spent, OUTLIER * predicted)
         spent -= of_forced_s
         plain_s = new * times.plain.mean
         # without a draft the pass was a plain step, and only the asking is lost

@@ -11,7 +11,7 @@ WINDOW = 16
 OUTLIER = 3.0
 """A sample counts for at most so many medians: a compilation or a page fault is no property of the stage."""
 FORGET_AFTER = 512
-"""A size that was not met for so many samples is foreseen from the others: the machine may have been busy then, and
+"""A size that was not met for so many samples is predicted from the others: the machine may have been busy then, and
 what looks dear is not met again.
 """
 LINE_WEIGHT = 2.0

@@ -21,7 +21,7 @@ from spec_sdk.standard_input import piped_text
 
 if TYPE_CHECKING:
     from spec_sdk.advice.candidates import Candidate
-    from spec_sdk.advice.choosing import Foreseen
+    from spec_sdk.advice.choosing import Predicted
     from spec_sdk.advice.probing import Answers, Contestant
     from spec_sdk.bench.cost_curve import CostCurve
     from spec_sdk.pipeline import Pipeline
@@ -48,7 +48,7 @@ class AdviseConfig:
     )
     seconds: float = option(60.0, "about how long to measure, once models are loaded", above=0, maximum=86400)
     checked: int = option(
-        2, "how many of the best are measured to check what is foreseen of them; the fastest is advised", minimum=1
+        2, "how many of the best are measured to check what is predicted of them; the fastest is advised", minimum=1
     )
 
 
@@ -97,13 +97,13 @@ class Advise(Task):
         say(f"probing {names}, {length} tokens a prompt")
 
         def losers(so_far: Answers) -> set[str]:
-            return choosing.out_of_reach(choosing.foresee(so_far, VANILLA, deepest, curve))
+            return choosing.out_of_reach(choosing.predict_each(so_far, VANILLA, deepest, curve))
 
         probed = take_turns(
             contestants, prompts, length, self.config.seconds * PROBING, app.ignore_eos, matcher, losers, tell=say
         )
         left_out |= probed.failed
-        found = choosing.foresee(probed, VANILLA, deepest, curve)
+        found = choosing.predict_each(probed, VANILLA, deepest, curve)
         if not found:
             raise UserError("task.candidates: none of them could answer; " + "; ".join(left_out.values()))
         settings = {each.name: self._run_of(each, named) for each in found}
@@ -165,7 +165,7 @@ class Advise(Task):
             found.append(probed(candidate.name, pipeline, curve))
         return found, left_out
 
-    def _run_of(self, each: Foreseen, named: Sequence[Candidate]) -> Settings:
+    def _run_of(self, each: Predicted, named: Sequence[Candidate]) -> Settings:
         """The settings of a candidate's best way."""
         from spec_sdk.advice.candidates import with_adaptive, with_shape
 
@@ -177,7 +177,7 @@ class Advise(Task):
     def _finalists(
         self,
         vanilla: Pipeline,
-        finalists: Mapping[str, Foreseen],
+        finalists: Mapping[str, Predicted],
         settings: Mapping[str, Settings],
         registry: Registry,
     ) -> list[Contestant]:

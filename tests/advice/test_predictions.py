@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from spec_sdk.advice.choosing import Foreseen, Measured, choice, foresee, measured, out_of_reach
+from spec_sdk.advice.choosing import Measured, Predicted, choice, measured, out_of_reach, predict_each
 from spec_sdk.advice.cycles import Cycle, Shape
 from spec_sdk.advice.predicting import ADAPTIVE_LOSS, Means, Prediction, Probe, adaptive_seconds, predict
 from spec_sdk.advice.probing import DEEPEST, Answers, ProbePolicy, largest_shape
@@ -55,14 +55,14 @@ def true_speedups(world: World) -> dict[Shape, float]:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.full] * (name in BETWEEN)) for name in WORLDS])
-def test_every_tree_is_foreseen_and_the_best_one_found(name: str) -> None:
+def test_every_tree_is_predicted_and_the_best_one_found(name: str) -> None:
     world, probe = WORLDS[name], probed(WORLDS[name])
     true, predictions = true_speedups(world), predict(probe, world.curve)
     assert {prediction.shape for prediction in predictions} == set(SHAPES)
     for prediction in predictions:
         assert prediction.shape is not None
-        foreseen = prediction.speedup(probe.plain_s(world.curve))
-        assert foreseen == pytest.approx(true[prediction.shape], rel=TOLERANCE), prediction.shape
+        predicted = prediction.speedup(probe.plain_s(world.curve))
+        assert predicted == pytest.approx(true[prediction.shape], rel=TOLERANCE), prediction.shape
     best = predictions[0].shape
     assert best is not None and true[best] >= 0.96 * max(true.values())
 
@@ -75,7 +75,7 @@ def test_plain_decoding_is_advised_where_nothing_beats_it(world: World, plain: b
     assert (max(true_speedups(world).values()) < 1.03) == plain
     probe = probed(world)
     answers = Answers({"vanilla": dict(probe.plain), "draft": dict(probe.cycles)})  # type: ignore[arg-type]
-    found = foresee(answers, "vanilla", {"draft": DEEPEST}, world.curve)
+    found = predict_each(answers, "vanilla", {"draft": DEEPEST}, world.curve)
     assert (choice([], found) is None) == plain
 
 
@@ -134,7 +134,7 @@ def test_a_pipelines_own_passes_over_one_node_count_where_there_are_enough() -> 
         assert found.seconds[0] == pytest.approx(20 * seconds, rel=0.1 if own == 3 else 1e-6)
 
 
-def test_a_policy_of_its_own_is_foreseen_as_it_ran() -> None:
+def test_a_policy_of_its_own_is_predicted_as_it_ran() -> None:
     curve = CostCurve({(0, 1): 0.010, (0, 4): 0.010})
     cycles = [Cycle(0, 12, 4, (1, 1, 1), (1, 1, 1), 4, 0.001, 0.014), Cycle(4, 0, 1, (), (), 1, 0.0, 0.010)]
     plain = [Cycle(i, 0, 1, (), (), 1, 0.0, 0.010) for i in range(10)]
@@ -151,29 +151,29 @@ def test_adaptive_takes_the_best_of_every_prompt() -> None:
     assert adaptive_seconds(shapes, {0: 2.0, 1: 3.0}) == {0: 1.0 * (1 + ADAPTIVE_LOSS), 1: 3.0 * (1 + ADAPTIVE_LOSS)}
 
 
-def foreseen(name: str, seconds: float) -> Foreseen:
+def predicted(name: str, seconds: float) -> Predicted:
     means = Means(2, 2, 3, 0.001, 0.010, 0.0)
-    return Foreseen(name, Shape(2, 1), False, means, {0: seconds, 1: seconds}, {0: 1.0, 1: 1.0}, 0.01, [])
+    return Predicted(name, Shape(2, 1), False, means, {0: seconds, 1: seconds}, {0: 1.0, 1: 1.0}, 0.01, [])
 
 
 def test_those_far_behind_are_dropped_and_the_best_is_chosen() -> None:
-    found = [foreseen("fast", 0.5), foreseen("near", 0.6), foreseen("slow", 1.0)]
+    found = [predicted("fast", 0.5), predicted("near", 0.6), predicted("slow", 1.0)]
     assert [each.speedup for each in found] == [2.0, pytest.approx(1 / 0.6), 1.0]
     assert out_of_reach(found) == {"slow"}
     # where nothing beats plain decoding, what is near it stays
-    assert out_of_reach([foreseen("a", 1.1), foreseen("b", 1.3), foreseen("c", 2.0)]) == {"c"}
+    assert out_of_reach([predicted("a", 1.1), predicted("b", 1.3), predicted("c", 2.0)]) == {"c"}
     assert choice([], found) == "fast"
     assert choice([Measured("near", 1.6, 1.8, 50, 2), Measured("fast", 2.0, 1.5, 40, 2)], found) == "near"
     assert choice([Measured("fast", 2.0, 1.02, 40, 2)], found) is None
 
 
-def test_what_was_measured_is_set_beside_what_was_foreseen_of_the_same_prompts() -> None:
+def test_what_was_measured_is_set_beside_what_was_predicted_of_the_same_prompts() -> None:
     curve = CostCurve({(0, 1): 0.010, (0, 2): 0.010})
     ours = [Cycle(0, 1, 2, (1,), (1,), 2, 0.0, 0.010)] * 2
     plain = [Cycle(0, 0, 1, (), (), 1, 0.0, 0.010)] * 4
     answers = Answers({"vanilla": {0: plain, 1: plain}, "draft": {0: ours}})
-    each = Foreseen("draft", None, False, Means(2, 1, 2, 0, 0.01, 0), {0: 0.025, 1: 1.0}, {0: 0.04, 1: 0.04}, 0.01, [])
+    each = Predicted("draft", None, False, Means(2, 1, 2, 0, 0.01, 0), {0: 0.025, 1: 1.0}, {0: 0.04, 1: 0.04}, 0.01, [])
     (found,) = measured(answers, "vanilla", {"draft": each}, curve)
     assert (found.name, found.prompts) == ("draft", 1)
-    assert [found.foreseen, found.speedup, found.tokens_per_second] == pytest.approx([1.6, 2.0, 200.0])
+    assert [found.predicted, found.speedup, found.tokens_per_second] == pytest.approx([1.6, 2.0, 200.0])
     assert found.error == pytest.approx(-0.2)

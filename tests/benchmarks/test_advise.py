@@ -12,12 +12,12 @@ from benchmarks.advise import DEFAULT, SETTINGS, Setting, report, result_of
 
 
 def found(**speedups: tuple[float, float]) -> dict[str, Any]:
-    """An advise.json: candidate → foreseen and measured."""
+    """An advise.json: candidate → predicted and measured."""
     return {
         "candidates": [{"candidate": name, "tree": "1 × 1", "limits": [{"kind": "drafting"}]} for name in speedups],
         "verification": [
-            {"name": name, "foreseen": foreseen, "speedup": speedup, "prompts": 2, "error": foreseen / speedup - 1}
-            for name, (foreseen, speedup) in speedups.items()
+            {"name": name, "predicted": predicted, "speedup": speedup, "prompts": 2, "error": predicted / speedup - 1}
+            for name, (predicted, speedup) in speedups.items()
         ],
         "new_tokens": 64,
         "plain": {"tokens_per_second": 100.0},
@@ -26,9 +26,9 @@ def found(**speedups: tuple[float, float]) -> dict[str, Any]:
 
 def test_settings_come_together(tmp_path: Path) -> None:
     settings = {
-        # the one foreseen to be best is 10 % behind the best measured, which is the second
+        # the one predicted to be best is 10 % behind the best measured, which is the second
         "mt_bench": found(suffix=(2.0, 1.8), mixed=(1.9, 2.0), prompt_lookup=(1.0, 1.25)),
-        # plain decoding is foreseen to be best, and is
+        # plain decoding is predicted to be best, and is
         "translation": found(suffix=(0.9, 0.75), mixed=(0.8, 0.8), prompt_lookup=(0.5, 0.5)),
     }
     for task, result in settings.items():
@@ -45,11 +45,11 @@ def test_settings_come_together(tmp_path: Path) -> None:
         "pairs_of_large_gain": 3,
         "median_error_of_large_gain": pytest.approx(0.2 / 1.8),
         "worst_error_of_large_gain": pytest.approx(0.2),
-        "median_error_of_foreseen_best": pytest.approx((0.2 / 1.8 + 0.2) / 2),
-        "foreseen_best_within_5_percent": 0.5,
+        "median_error_of_predicted_best": pytest.approx((0.2 / 1.8 + 0.2) / 2),
+        "predicted_best_within_5_percent": 0.5,
         "advised_of_two_within_5_percent": 1.0,
     }
-    assert [setting["foreseen_best"] for setting in made["results"]] == ["suffix", "vanilla"]
+    assert [setting["predicted_best"] for setting in made["results"]] == ["suffix", "vanilla"]
 
 
 def test_settings_keep_their_results_apart() -> None:

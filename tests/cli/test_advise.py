@@ -39,14 +39,14 @@ def advise(cli: Callable[..., Any], *options: str) -> Any:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_it_foresees_checks_and_writes_a_pipeline(
+def test_it_predicts_checks_and_writes_a_pipeline(
     cli: Callable[..., Any], own_directory: Path, temperature: float
 ) -> None:
     """Four ways of drafting; what is advised runs by the command that it prints."""
     drafters = "['prompt_lookup','suffix','sd_chain drafter.width=2 model.draft=cut model.draft_layers=[0,2]']"
     result = advise(cli, f"task.candidates={drafters}", f"sampling.temperature={temperature}")
     assert result.status == 0, result.err
-    assert "Foreseen" in result.out and "Checked" in result.out
+    assert "Predicted" in result.out and "Checked" in result.out
     assert "Advised: " in result.out or "Plain decoding is best here" in result.out
     found = json.loads((own_directory / "out" / "advise.json").read_text())
     assert {row["candidate"].split()[0] for row in found["candidates"]} == {"prompt_lookup", "suffix", "sd_chain"}
@@ -136,4 +136,4 @@ def test_what_a_drafter_raises_leaves_it_alone_out(cli: Callable[..., Any], monk
     monkeypatch.setattr(PromptLookup, "propose", failing)
     result = advise(cli, "task.candidates=[prompt_lookup,suffix]")
     assert result.status == 0, result.err
-    assert "Left out: prompt_lookup: KeyError: 'lost'" in result.out and "Foreseen" in result.out
+    assert "Left out: prompt_lookup: KeyError: 'lost'" in result.out and "Predicted" in result.out

@@ -14,7 +14,7 @@ def met(times: SizeTimes, count: int) -> None:
         times.add(2, 1.1)
 
 
-def test_what_was_slow_once_is_foreseen_from_the_other_sizes_in_the_end() -> None:
+def test_what_was_slow_once_is_predicted_from_the_other_sizes_in_the_end() -> None:
     times = SizeTimes()
     met(times, 20)
     for _ in range(4):
