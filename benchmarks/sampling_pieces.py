@@ -18,10 +18,10 @@ import torch
 
 from benchmarks.places import RESULTS
 from benchmarks.sampling import INPUT_SETS, SAMPLED, VOCABULARIES, make_step
+from benchmarks.support.live_table import LiveTable
 from benchmarks.support.sampling_rivals import stepper
 from spec_sdk.bench.case_report import CaseReport
 from spec_sdk.bench.device_scripts import output_path
-from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.scripts import run_script, script_parser
 from spec_sdk.bench.timing import median_seconds
 from spec_sdk.ops import pieces
