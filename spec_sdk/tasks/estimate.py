@@ -16,13 +16,14 @@ from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.latency.estimate import Estimate, Question, estimate
-from spec_sdk.latency.plot import can_plot, plot_svg
+from spec_sdk.latency.plot import plot_svg
 from spec_sdk.latency.strategies import Comparison, compare
 from spec_sdk.latency.strategy_plot import strategies_svg
 from spec_sdk.latency.table import LatencyTable, load_table, parse_context, parse_table, show_context
 from spec_sdk.registry import Registry
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
+from spec_sdk.svg_plot import can_plot
 from spec_sdk.tables import number, percent, print_table
 from spec_sdk.tasks.drafters_estimate import estimate_drafters
 
