@@ -47,7 +47,7 @@ from spec_sdk.settings import Settings
 from spec_sdk.tree import TokenTree
 from spec_sdk.version import __version__
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Pipeline:
 
     @property
     def dtype(self) -> str:
-        return next(name for name, dtype in DTYPES.items() if dtype == self.models.dtype)
+        return next(name for name, dtype in TORCH_DTYPES.items() if dtype == self.models.dtype)
 
     @property
     def memory(self) -> Mapping[str, int | None]:
@@ -267,7 +267,7 @@ def build_pipeline(
         return sampler
 
     verifier.check(settings.sampling)
-    for caution in new_sampler(settings.sampling).cautions(DTYPES[settings.model.dtype]):
+    for caution in new_sampler(settings.sampling).cautions(TORCH_DTYPES[settings.model.dtype]):
         print(f"warning: {caution}", file=sys.stderr)
     policy: Policy = make_policy(policy_config)
     attention = _attention_level(settings, registry)
@@ -306,7 +306,7 @@ def build_pipeline(
             backend.load,
             backend.ops,
             backend.device,
-            DTYPES[model.dtype],
+            TORCH_DTYPES[model.dtype],
             ranks,
             None if groups is None else groups.group,
             model.context,

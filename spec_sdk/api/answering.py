@@ -14,7 +14,7 @@ from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.events import Event, EventLog
 from spec_sdk.metrics import request_metrics
 from spec_sdk.model.tokenizer import Tokenizer
-from spec_sdk.policy.forced_tokens import ForcedTokens
+from spec_sdk.policy.forced_token_costs import ForcedTokens
 
 
 @dataclass(eq=False)

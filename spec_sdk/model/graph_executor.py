@@ -95,8 +95,10 @@ class GraphExecutor(TorchExecutor):
 
     Sizes are powers of two, so that few come. One that cannot be captured runs as in the torch executor from then on; a
     line on stderr says so of the first. The attention level with a runner whose slices depend on lengths that only the
-    host knows runs as in the torch executor. ``insists``: whether a
-    form of the cache that captured passes cannot read is refused; if not, nothing is captured with it.
+    host knows runs as in the torch executor.
+
+    ``insists``: whether a form of the cache that captured passes cannot read is refused; if not, nothing is captured
+    with it.
     """
 
     def __init__(self, decoder: Decoder, ops: Ops, capture: Capture, insists: bool = True) -> None:

@@ -133,7 +133,7 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     from spec_sdk.model.models import Models
     from spec_sdk.model.predictable import check_predictable
     from spec_sdk.model.torch_executor import TorchExecutor
-    from spec_sdk.pipeline import DTYPES
+    from spec_sdk.pipeline import TORCH_DTYPES
 
     registry = Registry.discover()
     make_backend: Any
@@ -142,7 +142,7 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     make_verifier, verifier_config = registry.configure("attention_verifier", app.attention_verifier)
     verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
     m = app.model
-    parts = (backend.load, backend.ops, backend.device, DTYPES[m.dtype])
+    parts = (backend.load, backend.ops, backend.device, TORCH_DTYPES[m.dtype])
     models = Models(m.target, m.draft, m.draft_layers, *parts, context=m.context)
     executor = models.target.executor
     if not isinstance(executor, TorchExecutor):
