@@ -9,7 +9,7 @@ is faster than (a) and (b).
 
 Two times are told. *Wall* is what passed, a round's mean over its tokens. *Alone* is what would have passed on cores
 that nobody else uses: the critical path through what each process computed and waited for
-(:mod:`spec_sdk.bench.critical_path`). On a machine with other work only the latter compares: a process that waits
+(:mod:`benchmarks.support.critical_path`). On a machine with other work only the latter compares: a process that waits
 often gets the core sooner than one that computes on. The file has every round's, their medians and the machine's load.
 """
 
@@ -29,8 +29,8 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.ranks import start_others
-from spec_sdk.bench import plots
-from spec_sdk.bench.critical_path import (
+from benchmarks.support import plots
+from benchmarks.support.critical_path import (
     END,
     RECEIVE,
     SEND,

@@ -30,11 +30,11 @@ from typing import Any
 import torch
 
 from benchmarks.places import RESULTS
+from benchmarks.support.fidelity import Fidelity, Passage, hit_rates, nll, perplexity
 from benchmarks.support.quality_plot import plot
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.bench.answers import Prompt, answer, long_prompts, tokens_of
 from spec_sdk.bench.conversations import spread
-from spec_sdk.bench.fidelity import Fidelity, Passage, hit_rates, nll, perplexity
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.metrics import request_metrics

@@ -33,10 +33,10 @@ from typing import Any
 
 from benchmarks.alspec_quality import Reference, answered, calibration_errors, chosen, picks
 from benchmarks.places import RESULTS
+from benchmarks.support.fidelity import Fidelity
+from benchmarks.support.live_table import LiveTable
 from spec_sdk.bench.answers import Prompt, long_prompts, spread_prompts
 from spec_sdk.bench.conversations import spread
-from spec_sdk.bench.fidelity import Fidelity
-from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.errors import UserError

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from benchmarks.places import RESULTS
+from benchmarks.support.live_table import LiveTable
 from spec_sdk.bench.answers import spread_prompts, tokens_of
-from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.bench.spreads import spread_of

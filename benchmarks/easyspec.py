@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.places import RESULTS
+from benchmarks.support import plots
 from benchmarks.support.bench_run import run_bench
 from benchmarks.support.layer_similarity import STATES, similarities
+from benchmarks.support.live_table import LiveTable
 from benchmarks.support.task_rows import TaskRow, task_rows
-from spec_sdk.bench import plots
 from spec_sdk.bench.answers import Prompt, answer, events_of, spread_prompts
 from spec_sdk.bench.chosen import own_overrides
-from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.records import VANILLA
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import PROMPTS, build, pipeline_facts, run_script, script_parser

@@ -32,12 +32,12 @@ from unittest import mock
 import torch
 
 from benchmarks.places import RESULTS
+from benchmarks.support.cuda_timing import replays_of, seconds_on_device
 from benchmarks.support.device_ops import device_ops
+from benchmarks.support.live_table import LiveTable
 from spec_sdk.bench.aims import Aim, aim
 from spec_sdk.bench.case_report import CaseReport
-from spec_sdk.bench.cuda_timing import replays_of, seconds_on_device
 from spec_sdk.bench.device_scripts import device_parser, output_path
-from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.random_models import SHAPES, bytes_per_pass, random_decoder
 from spec_sdk.bench.timing import median_rounds, timer
 from spec_sdk.model.block_runner import BlockRunner

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.places import RESULTS
+from benchmarks.support.fidelity import Passage
 from benchmarks.support.kernel_counts import counted_kernels
 from spec_sdk.bench.answers import Answer, answer, events_of, long_prompts, tokens_of
 from spec_sdk.bench.conversations import spread
-from spec_sdk.bench.fidelity import Passage
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.metrics import summarise

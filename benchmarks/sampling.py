@@ -33,7 +33,11 @@ from typing import Any
 import torch
 
 from benchmarks.places import RESULTS
+from benchmarks.support import plots
+from benchmarks.support.cuda_timing import median_wall
+from benchmarks.support.live_table import LiveTable
 from benchmarks.support.published_sampling import Decide
+from benchmarks.support.rivals import COLUMNS, Case, faster_aim, rival_rows, time_ratio
 from benchmarks.support.sampling_rivals import (
     COMPILED_SIGMOID,
     OURS,
@@ -44,14 +48,10 @@ from benchmarks.support.sampling_rivals import (
     stepper,
     whole_step,
 )
-from spec_sdk.bench import plots
 from spec_sdk.bench.aims import Aim, aim
 from spec_sdk.bench.case_report import CaseReport
-from spec_sdk.bench.cuda_timing import median_wall
 from spec_sdk.bench.device_scripts import device_parser, output_path
-from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.memory import peak_bytes
-from spec_sdk.bench.rivals import COLUMNS, Case, faster_aim, rival_rows, time_ratio
 from spec_sdk.bench.timing import median_seconds, own_clock
 from spec_sdk.contracts import SamplingParams
 from spec_sdk_samplers.reference import ReferenceSampler

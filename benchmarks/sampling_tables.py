@@ -34,6 +34,8 @@ from typing import Any
 import torch
 
 from benchmarks.places import RESULTS
+from benchmarks.support import plots
+from benchmarks.support.live_table import LiveTable
 from benchmarks.support.published_sampling import Decide
 from benchmarks.support.sampling_rivals import (
     COMPILED_SIGMOID,
@@ -46,11 +48,9 @@ from benchmarks.support.sampling_rivals import (
     stepper,
     whole_step,
 )
-from spec_sdk.bench import plots
 from spec_sdk.bench.answers import Answer, Prompt, answer, events_of, spread_prompts, tokens_of
 from spec_sdk.bench.case_report import CaseReport
 from spec_sdk.bench.device_scripts import output_path
-from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.memory import peak_bytes
 from spec_sdk.bench.scripts import build, run_script, script_parser
 from spec_sdk.bench.timing import own_clock

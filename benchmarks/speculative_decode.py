@@ -34,13 +34,13 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.places import RESULTS
+from benchmarks.support import plots
+from benchmarks.support.cuda_timing import replays_of, seconds_on_device
 from benchmarks.support.decode_variants import SHAPES, Inputs, Shape, cpu_variants, gpu_variants, over, worst_difference
-from spec_sdk.bench import plots
+from benchmarks.support.live_table import LiveTable
 from spec_sdk.bench.aims import Aim, aim
 from spec_sdk.bench.case_report import CaseReport
-from spec_sdk.bench.cuda_timing import replays_of, seconds_on_device
 from spec_sdk.bench.device_scripts import device_parser, output_path
-from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.timing import median_rounds, own_clock, timer
 
 AIM = 1.02

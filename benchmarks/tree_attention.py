@@ -27,9 +27,9 @@ import torch
 from benchmarks.places import RESULTS
 from benchmarks.support import attention_report as reporting
 from benchmarks.support.attention_inputs import Shape
+from benchmarks.support.live_table import LiveTable
 from spec_sdk.bench.case_report import CaseReport
 from spec_sdk.bench.device_scripts import device_parser, output_path
-from spec_sdk.bench.live_table import LiveTable
 
 SCHEMA_VERSION = 1
 PROMPT = 10

@@ -28,14 +28,14 @@ import torch
 
 from benchmarks.places import RESULTS
 from benchmarks.sampling import FILTERED, SAMPLED, VOCABULARIES
+from benchmarks.support.cuda_timing import median_wall
 from benchmarks.support.device_ops import command_line_ops
+from benchmarks.support.live_table import LiveTable
+from benchmarks.support.rivals import COLUMNS, Case, faster_aim, rival_rows
 from spec_sdk.bench.aims import Aim
 from spec_sdk.bench.case_report import CaseReport
-from spec_sdk.bench.cuda_timing import median_wall
 from spec_sdk.bench.device_scripts import device_parser, output_path
-from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.memory import peak_bytes
-from spec_sdk.bench.rivals import COLUMNS, Case, faster_aim, rival_rows
 from spec_sdk.bench.timing import median_seconds, own_clock
 from spec_sdk.contracts import Request, Sampler, SamplingParams
 from spec_sdk.contracts.request import RequestState

@@ -41,6 +41,7 @@ from spec_sdk.ranks import (
     only_the_leader_speaks,
     under_launcher,
 )
+from spec_sdk.say import say
 from spec_sdk.version import __version__
 
 SHELLS = ("bash", "fish", "zsh")
@@ -125,7 +126,7 @@ def _run(argv: list[str]) -> int:
             from spec_sdk.cli.sweep import run_sweep
 
             # jobs, which say what they are, take longer than a second to make
-            print(f"spec-sdk {__version__}: sweep", file=sys.stderr, flush=True)
+            say(f"spec-sdk {__version__}: sweep")
             args.overrides = with_chosen_backend(reach_unlisted(args.overrides))
             return run_sweep(args.overrides)
         if args.cfg == "job":

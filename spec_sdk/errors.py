@@ -102,6 +102,12 @@ def message_of(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; the error's type where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
 def in_a_line(error: BaseException) -> str:
     """An error in one line: its message, and before it the type of one that is not made for people."""
     message, kind = message_of(error), type(error).__name__

@@ -240,6 +240,19 @@ def read_text(path: Path, where: str) -> str:
         raise UserError(f"{where} is no UTF-8 text (byte {error.start})") from error
 
 
+def unwritable(place: Path) -> str | None:
+    """Why nothing can be written into a directory, which need not be there yet; None if it can."""
+    existing = next(d for d in (place, *place.absolute().parents) if os.path.lexists(d))
+    if not existing.is_dir():
+        return f"{existing} is a file, not a directory"
+    # permissions do not tell all: a file system may be read-only, or like /proc hold no files of ours
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return None
+    except OSError as error:
+        return f"{existing} cannot be written to ({error.strerror or error})"
+
+
 def missing_directories(path: Path) -> list[Path]:
     """``path`` and its parents that do not exist, innermost first: what ``mkdir(parents=True)`` would make."""
     missing = []

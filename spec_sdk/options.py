@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_sdk.config.option import any_of, declared_of
-from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.errors import UserError, did_you_mean, first_line
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 MOST_PLACES = 3
@@ -150,12 +150,6 @@ def _listed(item: Any) -> str:
     """What a list of ``item`` is a list of."""
     kind = typing.get_origin(item) or item
     return f"lists of {_listed(typing.get_args(item)[0])}" if kind is list else LISTED.get(kind, "values")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's message, or its type's name if it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
 
 
 def key_of(error: BaseException) -> str | None:

@@ -16,12 +16,10 @@ from spec_sdk.contracts import (
     AttentionVerifier,
     Backend,
     BlockRunner,
-    Budget,
     Drafter,
     Guarantee,
     Policy,
     Predictor,
-    Request,
     Sampler,
     SamplingParams,
     Verifier,
@@ -39,15 +37,15 @@ from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRun
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
 from spec_sdk.model.tokenizer import Tokenizer
-from spec_sdk.parallel.placement import placement
+from spec_sdk.parallel.placement import Placement, placement
 from spec_sdk.parallel.spread_session import follow
+from spec_sdk.plain_decoding import NeverSpeculate, NoDrafting, PlainDraws
 from spec_sdk.ranks import DeviceGroups, Ranks, launched_processes
 from spec_sdk.registry import Registry
-from spec_sdk.settings import Settings
-from spec_sdk.tree import TokenTree
+from spec_sdk.settings import ModelSettings, Settings
 from spec_sdk.version import __version__
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +117,7 @@ class Pipeline:
 
     @property
     def dtype(self) -> str:
-        return next(name for name, dtype in DTYPES.items() if dtype == self.models.dtype)
+        return next(name for name, dtype in TORCH_DTYPES.items() if dtype == self.models.dtype)
 
     @property
     def memory(self) -> Mapping[str, int | None]:
@@ -202,33 +200,6 @@ class Pipeline:
         follow(self.ranks, self.models.spread)
 
 
-class NoDrafting(Drafter):
-    """The drafter of a vanilla baseline."""
-
-    name = "none"
-
-    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
-        return TokenTree.root_only(request.pending_token)
-
-
-class PlainDraws(Verifier):
-    """The verifier of a vanilla baseline: its trees are roots, after which a token of the target is drawn."""
-
-    name = "plain"
-    rule = "multi_step"
-    guarantee = "distribution"
-    exact_when_greedy = True
-
-
-class NeverSpeculate(Policy):
-    """The policy of a vanilla baseline."""
-
-    name = "never"
-
-    def budget(self, request: Request) -> Budget:
-        return Budget(0)
-
-
 def joined_backend(settings: Settings, registry: Registry) -> Backend:
     """The backend that ``settings`` name, all processes of a launched run joined. Raises UserError, RankLost."""
     make: Any
@@ -267,7 +238,7 @@ def build_pipeline(
         return sampler
 
     verifier.check(settings.sampling)
-    for caution in new_sampler(settings.sampling).cautions(DTYPES[settings.model.dtype]):
+    for caution in new_sampler(settings.sampling).cautions(TORCH_DTYPES[settings.model.dtype]):
         print(f"warning: {caution}", file=sys.stderr)
     policy: Policy = make_policy(policy_config)
     attention = _attention_level(settings, registry)
@@ -283,39 +254,13 @@ def build_pipeline(
             "use backend=accelerate, or launch one"
         )
     check_alike(settings, ranks)
-    place = placement(backend.groups, ranks.size, two=attention is not None and ranks.size > 1)
-    groups = None
-    if attention is not None and ranks.size > 1:
-        if ranks.size % 2:
-            raise UserError(
-                f"predictor: speculation on attention takes two device groups of one size, and {ranks.size} processes "
-                "were launched; launch an even number, or use predictor=none"
-            )
-        groups = ranks.halves(place.first)
-        if groups.group.size > 1 and settings.error_bounds:
-            # the derivatives that they take do not go through a sum over processes
-            raise UserError("error_bounds: they are estimated where a device group is one process; launch two")
-    model = settings.model
+    two = attention is not None and ranks.size > 1
+    place = placement(backend.groups, ranks.size, two)
+    groups = _device_groups(place, ranks, settings) if two else None
     if beside is not None:
-        models = beside.models.drafting_with(model.draft, model.draft_layers, given or {})
+        models = beside.models.drafting_with(settings.model.draft, settings.model.draft_layers, given or {})
     else:
-        models = Models(
-            model.target,
-            model.draft,
-            model.draft_layers,
-            backend.load,
-            backend.ops,
-            backend.device,
-            DTYPES[model.dtype],
-            ranks,
-            None if groups is None else groups.group,
-            model.context,
-            given,
-            model.weights,
-            model.kv_cache,
-            model.draft_weights,
-            None if place.draft is None else ranks.among(place.draft),
-        )
+        models = _loaded(settings.model, backend, place, groups, given)
     if settings.error_bounds and models.target.executor.config.encoder is not None:
         raise UserError("error_bounds: they are estimated for decoders without cross-attention; leave them out")
     if attention is not None:
@@ -368,6 +313,48 @@ def build_pipeline(
             f"{'verifier=multi_step' if attention is None else 'predictor=none'}"
         )
     return pipeline
+
+
+def _device_groups(place: Placement, ranks: Ranks, settings: Settings) -> DeviceGroups:
+    """The two of a target whose attention is speculated on by several processes. Raises UserError."""
+    if ranks.size % 2:
+        raise UserError(
+            f"predictor: speculation on attention takes two device groups of one size, and {ranks.size} processes "
+            "were launched; launch an even number, or use predictor=none"
+        )
+    groups = ranks.halves(place.first)
+    if groups.group.size > 1 and settings.error_bounds:
+        # the derivatives that they take do not go through a sum over processes
+        raise UserError("error_bounds: they are estimated where a device group is one process; launch two")
+    return groups
+
+
+def _loaded(
+    model: ModelSettings,
+    backend: Backend,
+    place: Placement,
+    groups: DeviceGroups | None,
+    given: Mapping[str, ModelSource] | None,
+) -> Models:
+    """The target, and draft models when they are first asked for. Raises UserError."""
+    ranks = backend.ranks
+    return Models(
+        model.target,
+        model.draft,
+        model.draft_layers,
+        load=backend.load,
+        ops=backend.ops,
+        device=backend.device,
+        dtype=TORCH_DTYPES[model.dtype],
+        ranks=ranks,
+        group=None if groups is None else groups.group,
+        context=model.context,
+        given=given,
+        weights=model.weights,
+        kv_cache=model.kv_cache,
+        draft_weights=model.draft_weights,
+        draft_ranks=None if place.draft is None else ranks.among(place.draft),
+    )
 
 
 def check_chains(verifier: Verifier, drafter: Drafter) -> None:

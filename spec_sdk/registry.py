@@ -13,9 +13,9 @@ import pluggy
 
 from spec_sdk import hookspecs
 from spec_sdk.contracts import GUARANTEES, PLUGIN_KINDS, Drafter, Plugin, Verifier
-from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.errors import UserError, did_you_mean, first_line
 from spec_sdk.installed import GROUP, Problem, conf_packages, distribution, entries, is_data
-from spec_sdk.options import describe_options, first_line, merge_options
+from spec_sdk.options import describe_options, merge_options
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,6 @@ A run that speculates on attention adds attention.html.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,7 +12,16 @@ from typing import Any, TextIO
 import yaml
 
 from spec_sdk.errors import UserError
-from spec_sdk.files import StagedFile, expanded, json_text, missing_directories, remove_abandoned, remove_empty
+from spec_sdk.files import (
+    StagedFile,
+    expanded,
+    json_text,
+    missing_directories,
+    remove_abandoned,
+    remove_empty,
+    unwritable,
+    write_atomically,
+)
 
 OUTPUTS = Path("outputs")
 """Where runs write that are not told where."""
@@ -28,15 +35,14 @@ OUTCOMES = "jobs.jsonl"
 def check_writable(directory: Path) -> None:
     """Raise UserError if ``directory`` cannot be made or written to, before any work is done for it."""
     expanded(str(directory), "output_dir")
-    existing = next(d for d in (directory, *directory.absolute().parents) if os.path.lexists(d))
-    if not existing.is_dir():
-        raise UserError(f"output_dir: {existing} is a file, not a directory")
-    # permissions do not tell all: a file system may be read-only, or like /proc hold no files of ours
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise UserError(f"output_dir: {existing} cannot be written to ({error.strerror})") from error
+    fault = unwritable(directory)
+    if fault is not None:
+        raise UserError(f"output_dir: {fault}")
+
+
+def write_config(directory: Path, config: Mapping[str, Any]) -> None:
+    """Write what ran into a directory that is there. Raises OSError."""
+    write_atomically(directory / CONFIG, _config_text(config))
 
 
 def unfinished_files(directory: Path) -> list[Path]:
@@ -84,7 +90,7 @@ class RunOutput:
             self._stage(name).file.write(text)
         if attention is not None:
             self._stage(ATTENTION).file.write(attention)
-        self._stage(CONFIG).file.write(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        self._stage(CONFIG).file.write(_config_text(config))
         self._stage(METRICS).file.write(json_text(metrics))
         for staged in self._staged:
             staged.finish()
@@ -102,3 +108,8 @@ class RunOutput:
         staged = StagedFile(self.directory / name)
         self._staged.append(staged)
         return staged
+
+
+def _config_text(config: Mapping[str, Any]) -> str:
+    text: str = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    return text

@@ -84,11 +84,6 @@ class TokenTree:
         """
         return [0, *accumulate(len(draws) for draws in self.draws_N)]
 
-    @property
-    def draw_count(self) -> int:
-        """Draws in the whole tree."""
-        return self.first_draw_N1[-1]
-
     @staticmethod
     def root_only(token: int) -> TokenTree:
         """The tree of a plain decoding step: the pending token and nothing else."""

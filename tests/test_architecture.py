@@ -95,7 +95,7 @@ def test_the_core_imports_no_plugin() -> None:
     ("package", "above"),
     [
         ("model", {"engine", "pipeline", "api", "tasks", "cli", "app", "registry", "settings"}),
-        ("engine", {"pipeline", "api", "tasks", "cli", "app", "registry", "settings"}),
+        ("engine", {"policy", "pipeline", "api", "tasks", "cli", "app", "registry", "settings"}),
         ("pipeline.py", {"api", "tasks", "cli", "app"}),
         ("config", {"pipeline", "api", "tasks", "cli", "app"}),
         ("api", {"serve", "tasks", "cli", "app"}),

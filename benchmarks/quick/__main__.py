@@ -20,10 +20,10 @@ from pathlib import Path
 
 from benchmarks.places import RESULTS
 from benchmarks.quick.parts import PARTS, Setting
-from spec_sdk.bench.disturbance import DISTURBED, Others
-from spec_sdk.bench.kept_ratios import KeptRatios, MachineClass, other_classes
+from benchmarks.support.disturbance import DISTURBED, Others
+from benchmarks.support.kept_ratios import KeptRatios, MachineClass, other_classes
+from benchmarks.support.ratios import Compared, Ratio, compare
 from spec_sdk.bench.machine import machine_facts
-from spec_sdk.bench.ratios import Compared, Ratio, compare
 from spec_sdk.bench.scripts import build, run_script
 from spec_sdk.errors import UserError
 from spec_sdk.source_commit import source_commit

@@ -20,9 +20,9 @@ import torch
 
 from benchmarks.draft_level import DRAFTERS, Proposing
 from benchmarks.sampling import INPUT_SETS, SAMPLED, make_step, next_step
+from benchmarks.support.ratios import Ratio
 from spec_sdk.app import main
 from spec_sdk.bench.answers import spread_prompts
-from spec_sdk.bench.ratios import Ratio
 from spec_sdk.bench.reading import read_bench
 from spec_sdk.bench.records import VANILLA
 from spec_sdk.bench.scripts import PROMPTS, build

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from spec_sdk.bench import plots
+from benchmarks.support import plots
 from spec_sdk.bench.aims import Aim, aim
 
 Case = dict[str, Any]

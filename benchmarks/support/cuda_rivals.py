@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.support.attention_inputs import DTYPES, Inputs, Shape, nbytes
+from benchmarks.support.cuda_timing import median_replays
 from benchmarks.support.flex_rival import flex_rival
 from benchmarks.support.full_mask_kernel import full_mask_attention
-from spec_sdk.bench.cuda_timing import median_replays
 from spec_sdk.bench.memory import peak_bytes
 from spec_sdk_backends.tree_attention import tree_attention
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spec_sdk.bench import plots
+from benchmarks.support import plots
 
 PANELS = (
     ("attentions replaced (%)", lambda row: 100 * row["approximated"]),

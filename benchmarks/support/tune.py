@@ -19,7 +19,7 @@ import triton  # type: ignore[import-untyped]
 
 from benchmarks.support.attention_inputs import DTYPES, Inputs, Shape
 from benchmarks.support.compiling import compile_beside
-from spec_sdk.bench.cuda_timing import median_replays
+from benchmarks.support.cuda_timing import median_replays
 from spec_sdk_backends.tree_attention import Tiling, tree_attention
 
 DEVICE = torch.device("cuda")

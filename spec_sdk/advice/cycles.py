@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk.policy.forced_tokens import ForcedTokens
+from spec_sdk.policy.forced_token_costs import ForcedTokens
 
 
 @dataclass(frozen=True)

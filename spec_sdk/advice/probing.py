@@ -123,7 +123,6 @@ def take_turns(
     constraint: Matcher | None = None,
     drop: Callable[[Answers], set[str]] = lambda answers: set(),
     tell: Callable[[str], None] = lambda line: None,
-    now: Callable[[], float] = time.perf_counter,
 ) -> Answers:
     """Every prompt answered by all contestants, until about ``seconds`` have passed.
 
@@ -136,18 +135,18 @@ def take_turns(
     plain = contestants[0]
     options = {"max_new_tokens": new_tokens, "ignore_eos": ignore_eos, "constraint": constraint}
     _together(going, prompts[0], 0, {**options, "max_new_tokens": min(WARM_UP, new_tokens)}, answers)
-    began = now()
+    began = time.perf_counter()
     for number, prompt in enumerate(prompts):
         going = [each for each in going if each.name in answers.cycles]
-        round_began = now()
+        round_began = time.perf_counter()
         for name, cycles in _together(going, prompt, number, options, answers).items():
             answers.cycles[name][number] = cycles
-        took = now() - round_began
+        took = time.perf_counter() - round_began
         tell(f"prompt {number + 1} of {len(prompts)}: {len(going)} pipelines in {took:.1f} s")
         dropped = drop(answers) - {plain.name}
         left = [each for each in going if each.name not in dropped and each.name in answers.cycles]
         share, going = len(left) / len(going), left
-        if len(going) < 2 or now() - began + share * took > seconds:
+        if len(going) < 2 or time.perf_counter() - began + share * took > seconds:
             break
     return answers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spec_sdk.events import Event
-from spec_sdk.policy.forced_tokens import ForcedTokens
+from spec_sdk.policy.forced_token_costs import ForcedTokens
 
 
 def cut_cycle(event: Event, kept: int) -> Event:

@@ -40,9 +40,8 @@ class NewToken:
     before stop strings are cut off; empty while a character is incomplete, and for a token that is no text.
 
     ``source``: ``drafted``, or ``forced`` by the request's constraint, and then ``node`` is its node in the tree; else
-    the target's own: ``bonus`` after a path
-    that was kept to its leaf, ``correction`` where all that was drafted was rejected, ``plain`` where nothing was
-    drafted. ``probability``: the target's own, as in the nodes.
+    the target's own: ``bonus`` after a path that was kept to its leaf, ``correction`` in the place of drafted
+    tokens that were rejected, ``plain`` where nothing was drafted. ``probability``: the target's own, as in the nodes.
     """
 
     token: int

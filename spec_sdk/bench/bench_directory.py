@@ -9,8 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-import yaml
-
 from spec_sdk.bench.reading import read_bench
 from spec_sdk.bench.record_file import RecordFile
 from spec_sdk.bench.records import SCHEMA_VERSION, Record
@@ -19,9 +17,9 @@ from spec_sdk.bench.show import show_run
 from spec_sdk.bench.summary import exit_status, summary_of
 from spec_sdk.errors import UserError
 from spec_sdk.events import finite
-from spec_sdk.files import missing_directories, remove_empty, write_atomically, write_json
+from spec_sdk.files import missing_directories, remove_empty, write_json
 from spec_sdk.json_lines import JsonObject
-from spec_sdk.run_output import CONFIG, SUMMARY
+from spec_sdk.run_output import SUMMARY, write_config
 from spec_sdk.version import __version__
 
 
@@ -61,9 +59,7 @@ class BenchDirectory:
         if self.found is not None:
             self._refuse_others(self.found.head, loaded)
         (self._directory / SUMMARY).unlink(missing_ok=True)
-        write_atomically(
-            self._directory / CONFIG, yaml.safe_dump(dict(self._config), sort_keys=False, allow_unicode=True)
-        )
+        write_config(self._directory, self._config)
         told = [o for o in overrides if self._config.get("prompt") is not None or not o.startswith("prompt=")]
         self.append(
             [

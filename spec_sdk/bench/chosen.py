@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import Override
 from spec_sdk.api.loading import check_shared
 from spec_sdk.bench.candidate import Candidate, Entrant
 from spec_sdk.bench.pipeline_candidate import PipelineCandidate
+from spec_sdk.bench.pipeline_names import PIPELINES, pipeline_names
 from spec_sdk.bench.records import VANILLA
 from spec_sdk.config.composing import settings_for
 from spec_sdk.config.overrides import SEARCH_PATH, parse
@@ -82,6 +83,18 @@ def chosen_pipelines(texts: Sequence[str], vanilla: Chosen, shared: Sequence[str
         if chosen.name != VANILLA:
             found[chosen.name] = chosen
     return list(found.values())
+
+
+def chosen_of_run(app: Settings, given: Any, vanilla: Chosen, shared: Sequence[str]) -> list[Chosen]:
+    """What ``task.pipelines`` lists (``given``), or if that is None the run's own pipeline; but for plain decoding.
+
+    Raises UserError.
+    """
+    if given is None:
+        own = " ".join([app.pipeline.name, *own_overrides(app.overrides)])
+        return chosen_pipelines([own], vanilla, shared, "pipeline")
+    check_not_beside(app.overrides, PIPELINES)
+    return chosen_pipelines(pipeline_names(given, PIPELINES), vanilla, shared, PIPELINES)
 
 
 def entrant_of(chosen: Chosen, base: Pipeline, registry: Registry) -> Entrant:

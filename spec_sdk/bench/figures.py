@@ -207,10 +207,6 @@ class Losslessness:
     mean_common_tokens: float | None
     mean_tokens: float | None
 
-    @property
-    def share_equal(self) -> float | None:
-        return ratio(self.equal, self.compared)
-
 
 def losslessness_of(run: BenchRun, candidate: str) -> Losslessness:
     """What the checks of a candidate's greedy answers found."""

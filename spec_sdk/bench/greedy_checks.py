@@ -18,9 +18,8 @@ Place = tuple[str, int, int, str, int]
 class GreedyChecks:
     """Compares answers at temperature 0 with plain decoding's of round 0 at the first batch size.
 
+    A later turn is compared where the answers to the earlier ones are the same: otherwise it was asked something else.
     ``executor``: the target's, which scores again where they differ. ``ties``: whether rounding excuses a difference.
-    A later turn is compared where the answers to the
-    earlier ones are the same: otherwise it was asked something else.
     """
 
     def __init__(self, plan: Plan, executor: Executor, found: BenchRun | None = None, *, ties: bool = True) -> None:

@@ -35,7 +35,6 @@ def measure_curve(
     seconds_of: SecondsOfPass,
     contexts: Sequence[int],
     budget_s: float,
-    nodes: Sequence[int] = NODES,
     now: Callable[[], float] = time.perf_counter,
 ) -> CostCurve | None:
     """The curve, within about ``budget_s`` seconds; None where passes are too slow for two sizes of them.
@@ -45,7 +44,7 @@ def measure_curve(
     measured before, would take longer than all that is left.
     """
     began, points = now(), dict[tuple[int, int], float]()
-    todo = [(context, size) for context in contexts for size in nodes]
+    todo = [(context, size) for context in contexts for size in NODES]
     for i, (context, size) in enumerate(todo):
         left = budget_s - (now() - began)
         if left <= 0 or ALLOWED * _at_most(points, size) > left:

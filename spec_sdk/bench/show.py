@@ -51,13 +51,13 @@ def facts_of(run: BenchRun) -> dict[str, str]:
     }
 
 
-def interval_cell(interval: Interval | None, digits: int = 2) -> str:
+def interval_cell(interval: Interval | None) -> str:
     """``1.32 (1.20–1.45)``: the median and its confidence interval."""
     if interval is None:
         return "–"
     if interval.count == 1:
-        return number(interval.median, digits)
-    return f"{interval.median:.{digits}f} ({interval.low:.{digits}f}–{interval.high:.{digits}f})"
+        return number(interval.median)
+    return f"{interval.median:.2f} ({interval.low:.2f}–{interval.high:.2f})"
 
 
 def _show_setting(run: BenchRun, setting: Setting, figures: Sequence[Figures], file: TextIO) -> None:

@@ -23,6 +23,7 @@ from spec_sdk.config.composing import settings_of
 from spec_sdk.errors import PluginFault, RankLost, UserError, message_of
 from spec_sdk.held_signals import takes_handlers
 from spec_sdk.ranks import launched_processes, launched_rank
+from spec_sdk.say import say
 from spec_sdk.settings import Settings
 from spec_sdk.version import __version__
 
@@ -78,7 +79,7 @@ def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | Non
         settings = replace(settings, output_dir=directory)
     elif launched_rank() == 0:
         # what follows imports torch, which takes seconds
-        print(f"spec-sdk {__version__}: {_in_words(settings)}", file=sys.stderr, flush=True)
+        say(f"spec-sdk {__version__}: {_in_words(settings)}")
 
     from spec_sdk.registry import Registry
 
@@ -93,7 +94,7 @@ def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | Non
         )
     _refuse_unheard(make, settings)
     if make.computes and directory is None and launched_rank() == 0 and (choice := backend_choice(settings)):
-        print(choice, file=sys.stderr, flush=True)
+        say(choice)
     if make.computes:
         # the longest import of all, before there is anything that a signal must not end
         importlib.import_module("spec_sdk.pipeline")

@@ -23,12 +23,12 @@ from spec_sdk.config.chosen_pipeline import settle
 from spec_sdk.config.hints import plugins_with
 from spec_sdk.config.hydra_loader import CONFIG_NAME, config_loader
 from spec_sdk.config.option import any_of
-from spec_sdk.config.overrides import parse, quote_texts, search_path_of
+from spec_sdk.config.overrides import SEARCH_PATH, parse, quote_texts, search_path_of
 from spec_sdk.config.own_yaml import own_yaml
 from spec_sdk.config.unlisted import options_of_plugin, owner_of, with_unlisted_options
-from spec_sdk.errors import UserError, did_you_mean
+from spec_sdk.errors import UserError, did_you_mean, first_line
 from spec_sdk.files import shortened
-from spec_sdk.options import first_line, key_of, paths_to
+from spec_sdk.options import key_of, paths_to
 from spec_sdk.run_output import OUTPUTS
 from spec_sdk.settings import NAME, PLUGIN_NODES, Settings, no_group
 
@@ -139,7 +139,7 @@ def reach_unlisted(overrides: Sequence[str]) -> list[str]:
 
 def _choices(overrides: Sequence[str]) -> list[str]:
     """Those of ``overrides`` that choose a YAML file of a config group, and where YAML is looked for."""
-    known_groups = {*groups(), "hydra.searchpath"}
+    known_groups = {*groups(), SEARCH_PATH}
     chosen = [o for o in parse(overrides) if o.key_or_group in known_groups and not o.is_sweep_override()]
     return [str(o.input_line) for o in chosen if isinstance(o.value(), str | list)]
 

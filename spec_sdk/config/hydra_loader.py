@@ -28,7 +28,7 @@ from hydra.version import VersionBase, setbase
 from omegaconf import DictConfig, OmegaConf
 
 from spec_sdk.config.hydra_options import check_composed, check_file, check_overrides, is_hydras
-from spec_sdk.config.overrides import parse
+from spec_sdk.config.overrides import SEARCH_PATH, parse
 from spec_sdk.config.user_yaml import UserYaml
 from spec_sdk.errors import UserError
 from spec_sdk.installed import OWN_CONF, conf_packages
@@ -194,7 +194,7 @@ def config_loader(search_path: Sequence[str] = ()) -> Iterator[CheckedLoader]:
     for package in conf_packages()[0]:
         path.append(package.distribution, f"pkg://{package.module}")
     for place in search_path:
-        path.append("hydra.searchpath", place)
+        path.append(SEARCH_PATH, place)
     path.append("plugins without YAML", f"{PluginSource.scheme()}://")
     path.append("schema", "structured://")
     with _own_version_base(), _hydras_part_of_the_store():

@@ -19,6 +19,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from spec_sdk.config.overrides import SEARCH_PATH
 from spec_sdk.config.user_yaml import UserYaml
 from spec_sdk.errors import UserError
 
@@ -26,7 +27,7 @@ GROUPS = ("hydra/launcher", "hydra/sweeper", "hydra/job_logging", "hydra/hydra_l
 PLUGINS = ("hydra.launcher", "hydra.sweeper")
 DIRECTORIES = ("file://", f"{UserYaml.scheme()}://")
 """How directories on the search path begin, as they are typed and as they are read."""
-VALUES = ("hydra.sweep.dir", "hydra.sweep.subdir", "hydra.run.dir", "hydra.searchpath", "hydra.verbose")
+VALUES = ("hydra.sweep.dir", "hydra.sweep.subdir", "hydra.run.dir", SEARCH_PATH, "hydra.verbose")
 FROM_FILES = "hydra.sweeper.params"
 
 SPECIAL = re.compile(r"_.*_")
@@ -47,8 +48,8 @@ def check_overrides(overrides: Sequence[Override]) -> None:
     ours = [override for override in overrides if is_hydras(override)]
     for override in ours:
         _check_override(override)
-    if sum(override.key_or_group == "hydra.searchpath" for override in ours) > 1:
-        raise UserError("hydra.searchpath: given twice (--config-dir is one); list all directories in one")
+    if sum(override.key_or_group == SEARCH_PATH for override in ours) > 1:
+        raise UserError(f"{SEARCH_PATH}: given twice (--config-dir is one); list all directories in one")
 
 
 def check_file(hydra: Any, file: str) -> None:
@@ -99,14 +100,14 @@ def _check_override(override: Override) -> None:
     elif key not in VALUES:
         known = [*VALUES, *(f"{plugin}.…" for plugin in PLUGINS)]
         raise UserError(f"{key}: not offered; of Hydra's options there are: {', '.join(sorted(known))}")
-    elif key == "hydra.searchpath":
+    elif key == SEARCH_PATH:
         _check_search_path(value)
 
 
 def _check_search_path(value: Any) -> None:
     for path in value if isinstance(value, list) else [value]:
         if not isinstance(path, str) or ("://" in path and not path.startswith(DIRECTORIES)):
-            raise UserError(f"hydra.searchpath: {path!r} is no directory; packages bring their YAML by an entry point")
+            raise UserError(f"{SEARCH_PATH}: {path!r} is no directory; packages bring their YAML by an entry point")
 
 
 def _check_names(keys: Sequence[str], value: Any, path: str) -> None:

@@ -92,7 +92,7 @@ def search_path_override(directory: str, option: str) -> str:
 
 def search_path_of(overrides: Sequence[str]) -> list[str]:
     """The directories of YAML that ``overrides`` add. Raises UserError for an override that cannot be read."""
-    values = [o.value() for o in parse(overrides) if o.key_or_group == "hydra.searchpath"]
+    values = [o.value() for o in parse(overrides) if o.key_or_group == SEARCH_PATH]
     places = [str(place) for value in values for place in (value if isinstance(value, list) else [value])]
     # a package would be imported to look into it
     return [place for place in places if place.startswith(f"{UserYaml.scheme()}://")]

@@ -17,9 +17,8 @@ from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 
-from spec_sdk.errors import UserError
+from spec_sdk.errors import UserError, first_line
 from spec_sdk.files import names_in, read_text, shortened
-from spec_sdk.options import first_line
 from spec_sdk.settings import PipelineSettings
 
 MOST_VALUES = 100_000

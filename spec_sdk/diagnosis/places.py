@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from huggingface_hub import constants
 from spec_sdk.contracts import Finding
 from spec_sdk.diagnosis.machine import disk
 from spec_sdk.errors import UserError
+from spec_sdk.files import unwritable
 from spec_sdk.kept_files import KeptFiles
 from spec_sdk.model.source_cache import cache_root
 from spec_sdk.model.source_hub import HubUnreachable, cached_snapshot, check_reachable
@@ -42,16 +41,6 @@ def cache(registry: Registry) -> Iterator[Finding]:
     fault = unwritable(root)
     yield Finding("cache", f"{text}; {fault}" if fault else text, OTHER_CACHE if fault else "")
     yield disk("  disk", root)
-
-
-def unwritable(place: Path) -> str | None:
-    """Why nothing can be kept in ``place``, which need not be there yet; None if it can."""
-    existing = next(d for d in (place, *place.absolute().parents) if os.path.lexists(d))
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            return None
-    except OSError as error:
-        return f"{existing} cannot be written to ({error.strerror or error})"
 
 
 def outputs() -> Iterator[Finding]:

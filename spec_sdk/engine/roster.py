@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from spec_sdk.engine.told_events import ToldEvents
+from spec_sdk.engine.event_queue import EventQueue
 from spec_sdk.engine.turn import Active, Progress
 from spec_sdk.errors import ConstraintLimit, RequestError, cause_of
 
@@ -22,7 +22,7 @@ class Roster:
         self.active: list[Active] = []
         self.free = list(range(slots))
         self.progress: list[Progress] = []
-        self.told = ToldEvents()
+        self.events = EventQueue()
         self._finish = finish
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class Roster:
             reason, error = "error", fault
         if error is not None:
             self.progress.append(Progress(active.state.id, [], reason, error))
-        self.told.end(active, reason)
+        self.events.end(active, reason)
 
     def leave(self, active: Active) -> Exception | None:
         """Give up its place; what ``finish`` fails with."""
@@ -65,7 +65,11 @@ class Roster:
 
 
 class Ending:
-    """Entered ten times in a step, for which a generator would take longer."""
+    """Entered around what is done for requests: an error ends the one that it names, or all of them, and goes no
+    further.
+    """
+
+    # no generator: it is entered ten times in a step
 
     __slots__ = ("_requests", "_roster")
 

@@ -97,8 +97,8 @@ class Scheduler:
             if active.state.id == request:
                 fault = self._roster.leave(active)
                 self._drop_begun()
-                self._roster.told.end(active, reason if fault is None else "error")
-                self._roster.told.emit()
+                self._roster.events.end(active, reason if fault is None else "error")
+                self._roster.events.emit()
                 if fault is not None:
                     raise fault
 
@@ -134,18 +134,18 @@ class Scheduler:
         try:
             self._admit()
             self._prefill()
-            self._roster.told.emit()
+            self._roster.events.emit()
             self._drop_begun()
             cycle, self._begun_ahead = self._begun_ahead, None
             self._finish(cycle or self._begin())
             self._begin_next()
-            self._roster.told.emit()
+            self._roster.events.emit()
         except BaseException:
             for active in self._roster.all():
                 self._roster.end(active, "interrupted")
             with contextlib.suppress(Exception):
                 # of two errors the first says more
-                self._roster.told.emit()
+                self._roster.events.emit()
             raise
         return self._roster.progress
 
@@ -197,7 +197,7 @@ class Scheduler:
             drafts = self._budgets([active])[0].depth > 0
             drafter_s = self._drafting.start([active], clock) if drafts else None
             self._take_forced(active, ends=False)
-            self._roster.told.note(
+            self._roster.events.note(
                 active,
                 event="prefill",
                 seconds=active.prefill_s + clock.seconds(began, clock.mark()),
@@ -388,7 +388,7 @@ class Scheduler:
         """Tell what happened; requests that have ended leave."""
         for turn, event in zip(turns, cycle_events(turns, seconds, self._time_shares, reads), strict=True):
             active = turn.active
-            self._roster.told.note(active, **event)
+            self._roster.events.note(active, **event)
             reason = self._finished(active.view)
             self._roster.progress.append(Progress(active.state.id, turn.emitted, reason))
             if reason is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spec_sdk.policy.running_times import SizeTimes
+from spec_sdk.running_times import SizeTimes
 
 
 class TimeShares:

@@ -16,7 +16,7 @@ from spec_sdk.export.card import export_card
 from spec_sdk.export.draft_model import draft_model_files, tokenizer_files
 from spec_sdk.export.draft_source import DraftSource
 from spec_sdk.export.exported_head import ExportTarget, export_target, exported_head, model_parameters
-from spec_sdk.export.formats import format_for
+from spec_sdk.export.formats import HF, format_for
 from spec_sdk.export.recommended_depth import RecommendedDepth, recommended
 from spec_sdk.export.serving import Serving, serving_of, serving_of_model
 from spec_sdk.export.training_record import recorded_rates, training_record
@@ -153,14 +153,14 @@ def _head_files(
 def _model_files(
     draft: Checkpoint, target: Checkpoint, said: ExportTarget, record: Mapping[str, Any], asked: Asked
 ) -> _Files:
-    if asked.format not in ("auto", "hf"):
-        raise UserError(f"task.format: {asked.format} does not hold draft models; use hf")
+    if asked.format not in ("auto", HF):
+        raise UserError(f"task.format: {asked.format} does not hold draft models; use {HF}")
     dtype = asked.dtype or _model_dtype(draft)
     config, tensors = draft_model_files(draft, target, dtype)
     depth = _depth(asked, record, model_parameters(draft.config) / said.parameters, False, None, None)
     facts = {
         "method": "draft model",
-        "format": "hf",
+        "format": HF,
         **_target_facts(said),
         "layers": str(draft.config.num_layers),
         "weights": f"{str(dtype).removeprefix('torch.')}, {_size(tensors)}",
@@ -172,7 +172,7 @@ def _model_files(
     servings = serving_of_model(said.called, depth.depth)
     ours = f"pipeline=sd_chain model.target={said.called} model.draft=DIRECTORY"
     copied = tokenizer_files(draft, target)
-    return _Files("hf", config, tensors, facts, depth, False, servings, ours, "model", copied)
+    return _Files(HF, config, tensors, facts, depth, False, servings, ours, "model", copied)
 
 
 def _depth(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Rounding = Literal["none", "paper"]
-ROUNDINGS: tuple[Rounding, ...] = ("none", "paper")
 NEGLIGIBLE = 1e-9
 """Relative differences below this are rounding errors of our own arithmetic."""
 

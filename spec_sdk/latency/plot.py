@@ -1,9 +1,7 @@
-"""Estimates as a drawing (SVG), if matplotlib is installed."""
+"""Estimates as a drawing (SVG)."""
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import math
 from collections.abc import Sequence
 from itertools import groupby
@@ -11,22 +9,16 @@ from typing import Any
 
 from spec_sdk.latency.estimate import Estimate
 from spec_sdk.latency.table import show_context
-
-
-def can_plot() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
+from spec_sdk.svg_plot import new_figure, svg_of
 
 
 def plot_svg(estimates: Sequence[Estimate], title: str) -> str:
-    """One row per number of devices: tokens per second by context, and the hit rate above which ALSpec pays."""
-    import matplotlib
+    """One row per number of devices: tokens per second by context, and the hit rate above which ALSpec pays.
 
-    matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"  # the same estimates give the same file
-    from matplotlib.figure import Figure
-
+    Needs matplotlib.
+    """
     rows = [(devices, list(group)) for devices, group in groupby(estimates, key=lambda e: e.devices)]
-    figure = Figure(figsize=(11, 3.6 * len(rows)), layout="constrained")
+    figure = new_figure(11, 3.6 * len(rows))
     figure.suptitle(title)
     axes = figure.subplots(len(rows), 2, squeeze=False)
     for (devices, row), (speeds, thresholds) in zip(rows, axes, strict=True):
@@ -36,9 +28,7 @@ def plot_svg(estimates: Sequence[Estimate], title: str) -> str:
             axis.set_xlabel("context (tokens)")
             axis.set_xticks([e.context for e in row], [show_context(e.context) for e in row])
             axis.grid(alpha=0.3)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    return svg_of(figure)
 
 
 def _plot_speeds(axis: Any, devices: int, row: Sequence[Estimate]) -> None:

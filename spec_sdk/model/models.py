@@ -30,7 +30,6 @@ from spec_sdk.model.model_source import ModelSource
 from spec_sdk.model.same_checkpoint import check_same_checkpoint
 from spec_sdk.model.session import Session
 from spec_sdk.model.shared_encoder import share_encoder
-from spec_sdk.model.source_progress import notice
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.tensor_parallel import LayersOf, TensorParallelDecoder, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
@@ -39,6 +38,7 @@ from spec_sdk.model.trained_drafts import trained_draft
 from spec_sdk.ops import Ops
 from spec_sdk.parallel.spread_session import SpreadSession
 from spec_sdk.ranks import ALONE, Ranks
+from spec_sdk.say import say
 
 AnyExecutor = TypeVar("AnyExecutor", bound=Executor)
 CUT_DRAFT = "cut"
@@ -268,7 +268,7 @@ class Models:
             if source.unread and self.ranks.is_leader:
                 count = len(source.unread)
                 tensors = "a tensor of blocks is" if count == 1 else f"{count} tensors of blocks are"
-                notice(
+                say(
                     f"warning: {source.directory}: {tensors} not read, the first '{source.unread[0]}': its config.json "
                     "asks for none such; is it that of these weights?"
                 )

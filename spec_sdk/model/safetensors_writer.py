@@ -14,8 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from spec_sdk.errors import UserError
-from spec_sdk.options import first_line
+from spec_sdk.errors import UserError, first_line
 
 _BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
 

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_json
-from spec_sdk.model.source_progress import notice
+from spec_sdk.say import say
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -71,14 +71,14 @@ class CacheEntry:
                 fault = self._fault()
                 if fault is not None:
                     if fault:
-                        notice(f"the cached {self.label} {fault}: converting it anew")
+                        say(f"the cached {self.label} {fault}: converting it anew")
                     self._build(build)
         except OSError as error:
             raise _explain(error, self.label) from error
         return self.directory
 
     def _say_it_waits(self) -> None:
-        notice(f"another process is preparing {self.label}: waiting for it")
+        say(f"another process is preparing {self.label}: waiting for it")
 
     def _build(self, build: Callable[[Path], None]) -> None:
         temporary = self._temporary()

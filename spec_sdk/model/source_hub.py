@@ -19,9 +19,10 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-from spec_sdk.errors import UserError
+from spec_sdk.errors import UserError, first_line
 from spec_sdk.model.source_directory import PICKLES, weights_are_complete
-from spec_sdk.model.source_progress import interactive, notice
+from spec_sdk.model.source_progress import interactive
+from spec_sdk.say import say
 
 # a checkpoint's top level only: sub-folders hold other formats, consolidated.* a second copy of the weights
 _UNWANTED = ["*/*", "consolidated*"]
@@ -70,7 +71,7 @@ def local_snapshot(repository: str, patterns: Sequence[str], unwanted: Sequence[
             )
         )
     except HFValidationError as error:
-        raise UserError(f"'{repository}' is no valid Hugging Face hub id: {_one_line(error)}") from error
+        raise UserError(f"'{repository}' is no valid Hugging Face hub id: {first_line(error)}") from error
     except LocalEntryNotFoundError:
         return None
 
@@ -90,14 +91,14 @@ def downloaded_files(repository: str, patterns: Sequence[str], unwanted: Sequenc
 
     Raises HubUnreachable, and UserError for a full disk.
     """
-    notice(f"downloading {repository} from the Hugging Face hub")
+    say(f"downloading {repository} from the Hugging Face hub")
     try:
         with _bars_only_on_terminals():
             return Path(snapshot_download(repository, allow_patterns=[*patterns], ignore_patterns=[*unwanted]))
     except _NETWORK_ERRORS as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(f"no space left for {repository} in the hub's cache; free some, or set HF_HOME") from error
-        raise HubUnreachable(f"the download broke off: {_one_line(error)}") from error
+        raise HubUnreachable(f"the download broke off: {first_line(error)}") from error
 
 
 def check_reachable(repository: str) -> None:
@@ -126,7 +127,7 @@ def repository_files(repository: str) -> set[str]:
     except OfflineModeIsEnabled as error:
         raise HubUnreachable("offline mode (HF_HUB_OFFLINE)") from error
     except _NETWORK_ERRORS as error:
-        raise HubUnreachable(_one_line(error)) from error
+        raise HubUnreachable(first_line(error)) from error
 
 
 def _check_repository(repository: str, wanted: Wanted) -> None:
@@ -150,8 +151,3 @@ def _bars_only_on_terminals() -> Iterator[None]:
         yield
     finally:
         enable_progress_bars()
-
-
-def _one_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__

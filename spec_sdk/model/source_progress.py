@@ -6,10 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-
-def notice(text: str) -> None:
-    """One line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+from spec_sdk.say import say
 
 
 def interactive() -> bool:
@@ -21,7 +18,7 @@ def interactive() -> bool:
 def byte_progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show how much of ``total`` bytes is done; yields what to call with the bytes of each step."""
     if not interactive():
-        notice(f"{label} ({gigabytes(total)})")
+        say(f"{label} ({gigabytes(total)})")
         yield lambda step: None
         return
     from rich.console import Console

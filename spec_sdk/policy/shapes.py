@@ -22,14 +22,14 @@ WORSE = 1.25
 
 
 class Shape(NamedTuple):
-    """A tree of ``depth`` levels, each of ``WIDTHS[width]`` nodes."""
+    """A tree of ``depth`` levels, each of ``WIDTHS[width_index]`` nodes."""
 
     depth: int
-    width: int
+    width_index: int
 
     @property
     def per_level(self) -> int:
-        return WIDTHS[self.width]
+        return WIDTHS[self.width_index]
 
     @property
     def nodes(self) -> int:
@@ -57,8 +57,8 @@ class Widths:
     def observe(self, asked: Shape, level_sizes: Sequence[int]) -> int:
         """A tree that was asked for came out with these levels, one at least. Returns the width that it had."""
         largest = max(level_sizes)
-        width = min(asked.width, bisect_left(WIDTHS, largest))
-        if width < asked.width:
+        width = min(asked.width_index, bisect_left(WIDTHS, largest))
+        if width < asked.width_index:
             self._not_filled += 1
             if self._not_filled >= NOT_FILLED:
                 # for a while: drawn children may have coincided, or one of several drafters was silent

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from spec_sdk.bench.cost_curve import PassCosts
-from spec_sdk.policy.running_times import RunningTime, SizeTimes
+from spec_sdk.running_times import RunningTime, SizeTimes
 
 CATCH_UP = 16
 """Committed tokens not yet fed to the draft model, from which on feeding them counts apart from drafting."""

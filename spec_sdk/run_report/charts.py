@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from spec_sdk.metrics import STAGES
 from spec_sdk.run_report.svg import (
     WIDTH,
     drawing,
@@ -16,6 +17,7 @@ from spec_sdk.run_report.svg import (
     mark,
     polyline,
     rectangle,
+    series_class,
     text,
     tick_text,
     ticks,
@@ -24,7 +26,8 @@ from spec_sdk.run_report.svg import (
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 12.0, 12.0, 40.0
 """Room around the lines of a plot."""
 ROW = 34.0
-STAGE_CLASSES = {"prefill": "prefill", "draft": "draft", "verify": "verify", "recover": "recover", "other": "other"}
+SHOWN_STAGES = ("prefill", *STAGES, "other")
+"""Stages in the order in which they are shown. Each has its colour by a class of the style that is called like it."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def bars(title: str, description: str, rows: Sequence[Bar], reference: float | N
     for i, row in enumerate(rows):
         y = i * ROW
         marks.append(text(0, y + 12, row.label))
-        marks.append(rectangle(0, y + 17, row.value / most * room, 11, f"bar s{row.series % 8}", row.tip))
+        marks.append(rectangle(0, y + 17, row.value / most * room, 11, f"bar {series_class(row.series)}", row.tip))
         end = row.value
         if row.low is not None and row.high is not None:
             marks.append(line(row.low / most * room, y + 22.5, row.high / most * room, y + 22.5, "whisker"))
@@ -88,7 +91,7 @@ def stacked(title: str, description: str, rows: Sequence[tuple[str, Mapping[str,
         for stage, value in stages.items():
             width = value / most * room
             tip = f"{label}: {stage} {value:.3g} {unit}"
-            marks.append(rectangle(x, y + 17, width, 11, f"bar {STAGE_CLASSES[stage]}", tip))
+            marks.append(rectangle(x, y + 17, width, 11, f"bar {stage}", tip))
             x += width
         marks.append(text(x + 5, y + 26.5, shown, "value"))
     return drawing(title, description, ROW * len(rows), marks)

@@ -8,13 +8,12 @@ from spec_sdk.bench.records import AnswerRecord
 from spec_sdk.bench.totals import summed_depths
 from spec_sdk.metrics import STAGES, ratio
 from spec_sdk.run_report import charts
+from spec_sdk.run_report.charts import SHOWN_STAGES
 from spec_sdk.run_report.figure import NONE, Figure, Table, basis, legend_of, legend_of_stages
 from spec_sdk.run_report.groups import Group, Series
 from spec_sdk.run_report.speed import total
 from spec_sdk.tables import number, percent
 from spec_sdk.what_ran import in_words
-
-SHOWN_STAGES = ("prefill", *STAGES, "other")
 
 
 def stage_times(group: Group, temperature: float) -> list[Figure]:

@@ -38,7 +38,7 @@ class Run:
     """One run. ``machine``, ``target``, ``dtype`` and ``weights`` are what its numbers depend on beside the pipeline.
 
     ``workload``: what was asked of every candidate, in words; ``command``: what runs it again, for a shell.
-    ``partial``: why it is not all that it was meant to be; empty of a whole run. ``job``: of a sweep.
+    ``partial``: why it is not all that it was meant to be; empty of a whole run.
     """
 
     path: Path
@@ -57,7 +57,6 @@ class Run:
     failures: Sequence[str] = ()
     partial: Sequence[str] = ()
     timelines: Sequence[Timeline] = ()
-    notes: Sequence[str] = ()
 
     @property
     def setting(self) -> tuple[Any, ...]:

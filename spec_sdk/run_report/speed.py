@@ -37,13 +37,15 @@ class Comparison:
         return Comparison(self.series, self.baseline, [pair for pair in self.pairs if pair[0].task == task])
 
 
-def compared(group: Group, series: Series, temperature: float, batch_size: int = 1) -> Comparison | None:
-    """``series`` beside its baseline; None for the baseline itself, and where nothing can be compared."""
+def compared(group: Group, series: Series, temperature: float) -> Comparison | None:
+    """``series`` beside its baseline, both answering one prompt at a time; None for the baseline itself, and where
+    nothing can be compared.
+    """
     baseline = group.baseline_of(series)
     if baseline is None or group.is_baseline(series):
         return None
-    theirs = {answer.question: answer for answer in baseline.answers(temperature, batch_size)}
-    ours = series.answers(temperature, batch_size)
+    theirs = {answer.question: answer for answer in baseline.answers(temperature, 1)}
+    ours = series.answers(temperature, 1)
     pairs = [(answer, theirs[answer.question]) for answer in ours if answer.question in theirs]
     return Comparison(series, baseline, pairs) if pairs else None
 

@@ -74,9 +74,9 @@ def _differing(series: Series, comparison: Comparison | None, temperature: float
     return NONE if found is None else f"{found[1]} of {found[2]}"
 
 
-def comparisons(group: Group, temperature: float, batch_size: int = 1) -> list[tuple[int, Comparison]]:
+def comparisons(group: Group, temperature: float) -> list[tuple[int, Comparison]]:
     """Every candidate that can be compared, with its place in the group, which its colour follows."""
-    found = ((i, compared(group, series, temperature, batch_size)) for i, series in enumerate(group.series))
+    found = ((i, compared(group, series, temperature)) for i, series in enumerate(group.series))
     return [(i, comparison) for i, comparison in found if comparison is not None]
 
 

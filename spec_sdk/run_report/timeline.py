@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from spec_sdk.metrics import STAGES
-from spec_sdk.run_report.charts import STAGE_CLASSES
+from spec_sdk.run_report.charts import SHOWN_STAGES
 from spec_sdk.run_report.figure import NONE, Figure, Table, basis, legend_of_stages
 from spec_sdk.run_report.groups import Group
 from spec_sdk.run_report.records import Cycle, Run, Timeline
@@ -80,7 +80,7 @@ def _timeline(group: Group, run_number: int, run: Run, count: int) -> Figure | N
     columns = ["process", "cycles", "tokens", "ms", *(f"{stage} ms" for stage in STAGES), "idle"]
     said = "; ".join(f"{row[0]}: {row[2]} tokens in {row[3]} ms" for row in rows)
     drawn = {stage for lane in lanes for _, stages in lane.laid for stage, _, _ in stages}
-    table, legend = Table(columns, rows), legend_of_stages([stage for stage in STAGE_CLASSES if stage in drawn])
+    table, legend = Table(columns, rows), legend_of_stages([stage for stage in SHOWN_STAGES if stage in drawn])
     told = basis(group, shown, against=False)
     return Figure(title, about, told, table, _drawn(title, said, lanes), legend, wide=True)
 
@@ -140,7 +140,7 @@ def _drawn(title: str, said: str, lanes: Sequence[Lane]) -> Markup:
             for stage, begin, seconds in stages:
                 tip = f"{lane.name}{_in_words(cycle.facts)}: {stage} {1000 * seconds:.2f} ms"
                 x = (begin - lane.begin) * per_second
-                marks.append(rectangle(x, i * LANE + 20, seconds * per_second, 18, f"bar {STAGE_CLASSES[stage]}", tip))
+                marks.append(rectangle(x, i * LANE + 20, seconds * per_second, 18, f"bar {stage}", tip))
     for tick in scale:
         x = tick / 1000 * per_second
         marks.append(text(x, height + 14, tick_text(tick), "tick", "middle" if tick else "start"))

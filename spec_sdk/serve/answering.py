@@ -15,6 +15,7 @@ from starlette.requests import Request
 from spec_sdk.api.answer import Part
 from spec_sdk.api.engine import Engine
 from spec_sdk.errors import ConstraintLimit, OneLineError
+from spec_sdk.say import say
 from spec_sdk.serve.asking import Asked
 from spec_sdk.serve.counts import Counts
 from spec_sdk.serve.faults import unsound
@@ -107,7 +108,7 @@ async def _left(request: Request) -> None:
 def tell_of(error: BaseException) -> None:
     """An error on stderr, where it came from, and without its message where that may quote a prompt."""
     if isinstance(error, OneLineError):
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        say(f"error: {error}")
         return
     frames = "".join(traceback.format_tb(error.__traceback__))
     print(f"error: {type(error).__name__}, at\n{frames}", file=sys.stderr, end="", flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -21,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from spec_sdk.api.answer import Answer
 from spec_sdk.api.engine import Engine
 from spec_sdk.errors import did_you_mean
+from spec_sdk.say import say
 from spec_sdk.serve.admission import Admission
 from spec_sdk.serve.answering import parts_of, unless_left
 from spec_sdk.serve.asking import Asked, asked_of
@@ -152,7 +152,7 @@ class Service:
         if self.config.log_prompts:
             prompts = [self.engine.tokenizer.decode(tokens, skip_special_tokens=False) for tokens in asked.prompts]
             line = {"id": name, "prompts": prompts, "answers": [answer.text for answer in answers]}
-            print(json.dumps(line), file=sys.stderr, flush=True)
+            say(json.dumps(line))
 
 
 class Streamed(Response):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from spec_sdk.say import say
 from spec_sdk.serve.answering import ClientLeft, tell_of
 from spec_sdk.serve.counts import Counts
 from spec_sdk.serve.faults import Refusal, unsound
@@ -86,7 +86,7 @@ class Guard:
                 client = (scope.get("client") or ["-"])[0]
                 # paths that are none of ours may hold anything
                 line = f"{client} {scope['method']} {endpoint} {status or 499} {time.monotonic() - began:.3f} s"
-                print(line, file=sys.stderr, flush=True)
+                say(line)
 
     def _and_then_the_rest(self, receive: Receive, send: Send) -> Send:
         """Sends an answer, and ends it when the rest of a body that is too large has come, or enough of it.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-import sys
 from pathlib import Path
 
 import uvicorn
@@ -13,6 +12,7 @@ from starlette.types import ASGIApp
 
 from spec_sdk.errors import UserError, message_of
 from spec_sdk.files import expanded, read_text
+from spec_sdk.say import say
 from spec_sdk.serve.options import ServeConfig
 
 
@@ -77,10 +77,10 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started:
-            print(self._about, file=sys.stderr, flush=True)
+            say(self._about)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        print("stopping: answers in progress end first", file=sys.stderr, flush=True)
+        say("stopping: answers in progress end first")
         await super().shutdown(sockets=sockets)
 
 

@@ -48,7 +48,7 @@ def mel_filters(mels: int) -> torch.Tensor:
 
 
 def _mel(hertz: float) -> float:
-    """Slaney's scale: linear up to 1 kHz, logarithmic above."""
+    """Slaney's scale from 1 kHz on, where it is logarithmic; below it is linear, as :func:`_hertz` has it."""
     return BREAK_MEL + MEL_PER_OCTAVE * math.log2(hertz / BREAK_HZ)
 
 

@@ -15,6 +15,7 @@ from spec_sdk.errors import UserError, message_of
 from spec_sdk.files import expanded
 from spec_sdk.speech.extra import from_extra
 
+OPTION = "audio"
 CONVERT = "; convert it with: ffmpeg -i IN -ar 16000 -ac 1 OUT.flac"
 LONGEST_HOURS = 24
 """Of one file: its samples are in memory as a whole, 230 MB an hour at 16 kHz."""
@@ -32,13 +33,13 @@ class Sound:
         return len(self.samples_T) / self.rate
 
 
-def read_sound(name: str, option: str = "audio") -> Sound:
+def read_sound(name: str) -> Sound:
     """The sound of a file, its channels averaged: WAV, FLAC, Ogg, MP3, AIFF and whatever else libsndfile reads.
 
-    Raises UserError, naming ``option``, for what cannot be read, holds no samples or is damaged.
+    Raises UserError for what cannot be read, holds no samples or is damaged.
     """
-    where = f"{option}: {name}"
-    with _opened(name, option) as file:
+    where = f"{OPTION}: {name}"
+    with _opened(name, OPTION) as file:
         try:
             samples_TC = file.read(dtype="float32", always_2d=True)
         except RuntimeError as error:
@@ -52,7 +53,7 @@ def read_sound(name: str, option: str = "audio") -> Sound:
     return Sound(samples_T, rate)
 
 
-def check_sound(name: str, option: str = "audio") -> None:
+def check_sound(name: str, option: str = OPTION) -> None:
     """Raise UserError, naming ``option``, for a file that is no sound, without reading its samples."""
     with _opened(name, option):
         pass
@@ -65,7 +66,7 @@ def resampled(samples_T: torch.Tensor, rate: int, wanted: int) -> torch.Tensor:
     """
     if rate == wanted:
         return samples_T
-    soxr = from_extra("soxr", "audio")
+    soxr = from_extra("soxr", OPTION)
     return torch.from_numpy(soxr.resample(samples_T.numpy(), rate, wanted, quality="HQ"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from spec_sdk.files import write_atomically, write_json
 from spec_sdk.prompts import SPEC_BENCH_SAMPLE, Prompt, check_length, encode_prompt, read_prompt_file, read_prompts
 from spec_sdk.registry import Registry
 from spec_sdk.run_output import check_writable
+from spec_sdk.say import say
 from spec_sdk.settings import Settings
 from spec_sdk.standard_input import piped_text
 
@@ -216,7 +216,3 @@ def curve_of(vanilla: Pipeline) -> tuple[CostCurve, float]:
 def answer_length(most: int, seconds: float, contestants: int, step_s: float) -> int:
     """Tokens of each answer, so that some prompts are answered by all within ``seconds``."""
     return max(min(most, SHORTEST), min(most, int(seconds / (LEAST_ROUNDS * contestants * step_s))))
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

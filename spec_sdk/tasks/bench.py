@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spec_sdk.bench.peers.entrants import PEERS, checked_peers
+from spec_sdk.bench.pipeline_names import PIPELINES, pipeline_names
 from spec_sdk.compiled_constraints import NOTHING
 from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from spec_sdk.bench.conversations import PromptSet
     from spec_sdk.bench.interleaved import Plan
     from spec_sdk.pipeline import Pipeline
-
-PIPELINES = "task.pipelines"
 
 
 @dataclass
@@ -71,9 +70,8 @@ class BenchConfig:
             values = given if isinstance(given, list) else [given]
             if not values or len(set(values)) < len(values):
                 raise UserError(f"task.{name}: {given} must be different numbers, one at least")
-        names = self.pipelines if isinstance(self.pipelines, list) else [self.pipelines]
-        if self.pipelines is not None and not (names and all(isinstance(name, str) and name.strip() for name in names)):
-            raise UserError(f"{PIPELINES}: {self.pipelines!r} must be a list of pipelines; task=plugins lists them")
+        if self.pipelines is not None:
+            pipeline_names(self.pipelines, PIPELINES)
         checked_peers(self.peers, "task.peers")
 
 
@@ -91,14 +89,14 @@ class Bench(Task):
         the context; else 0. Raises UserError for bad input, before a model is loaded.
         """
         from spec_sdk.bench.bench_directory import BenchDirectory
-        from spec_sdk.bench.chosen import chosen_vanilla, shared_overrides
+        from spec_sdk.bench.chosen import chosen_of_run, chosen_vanilla, shared_overrides
         from spec_sdk.bench.conversations import read_conversations
 
         check_texts_only(app)
         prompts = read_conversations(app.prompt_file, app.prompt, app.prompt_limit)
         shared = shared_overrides(app.overrides)
         vanilla = chosen_vanilla(shared)
-        chosen = self._chosen(app, vanilla, shared)
+        chosen = chosen_of_run(app, self.config.pipelines, vanilla, shared)
         check_writable(app.output_dir)
         peers = checked_peers(self.config.peers, "task.peers")
         if peers and app.constraint != NOTHING:
@@ -163,16 +161,6 @@ class Bench(Task):
         )
         names = checked_peers(config.peers, "task.peers")
         return peers_of(names, given, config.transformers_python, config.llama_python)
-
-    def _chosen(self, app: Settings, vanilla: Chosen, shared: Sequence[str]) -> list[Chosen]:
-        from spec_sdk.bench.chosen import check_not_beside, chosen_pipelines, own_overrides
-
-        given = self.config.pipelines
-        if given is None:
-            own = " ".join([app.pipeline.name, *own_overrides(app.overrides)])
-            return chosen_pipelines([own], vanilla, shared, "pipeline")
-        check_not_beside(app.overrides, PIPELINES)
-        return chosen_pipelines(given if isinstance(given, list) else [given], vanilla, shared, PIPELINES)
 
     def _temperatures(self, app: Settings) -> list[float]:
         given = self.config.temperatures

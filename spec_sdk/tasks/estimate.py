@@ -16,13 +16,14 @@ from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.latency.estimate import Estimate, Question, estimate
-from spec_sdk.latency.plot import can_plot, plot_svg
+from spec_sdk.latency.plot import plot_svg
 from spec_sdk.latency.strategies import Comparison, compare
 from spec_sdk.latency.strategy_plot import strategies_svg
 from spec_sdk.latency.table import LatencyTable, load_table, parse_context, parse_table, show_context
 from spec_sdk.registry import Registry
 from spec_sdk.run_output import check_writable
 from spec_sdk.settings import Settings
+from spec_sdk.svg_plot import can_plot
 from spec_sdk.tables import number, percent, print_table
 from spec_sdk.tasks.drafters_estimate import estimate_drafters
 
@@ -132,7 +133,7 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     from spec_sdk.model.models import Models
     from spec_sdk.model.predictable import check_predictable
     from spec_sdk.model.torch_executor import TorchExecutor
-    from spec_sdk.pipeline import DTYPES
+    from spec_sdk.pipeline import TORCH_DTYPES
 
     registry = Registry.discover()
     make_backend: Any
@@ -141,7 +142,7 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     make_verifier, verifier_config = registry.configure("attention_verifier", app.attention_verifier)
     verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
     m = app.model
-    parts = (backend.load, backend.ops, backend.device, DTYPES[m.dtype])
+    parts = (backend.load, backend.ops, backend.device, TORCH_DTYPES[m.dtype])
     models = Models(m.target, m.draft, m.draft_layers, *parts, context=m.context)
     executor = models.target.executor
     if not isinstance(executor, TorchExecutor):

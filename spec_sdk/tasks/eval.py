@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.events import EventLog
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.metrics import SCHEMA_VERSION, summarise
 from spec_sdk.registry import Registry
-from spec_sdk.run_output import CONFIG, METRICS, check_writable
+from spec_sdk.run_output import METRICS, check_writable, write_config
+from spec_sdk.say import say
 from spec_sdk.settings import Settings
 from spec_sdk.tables import print_facts
 from spec_sdk.what_ran import facts_of, plugins_of
@@ -136,7 +135,7 @@ class Evaluate(Task):
         from spec_sdk.evaluation.scored_run import Run
         from spec_sdk.evaluation.scores import evaluated
 
-        print(f"{pipeline.name}: {', '.join(benchmarks.names)}", file=sys.stderr, flush=True)
+        say(f"{pipeline.name}: {', '.join(benchmarks.names)}")
         log = EventLog(pipeline.name, observe=Registry.discover().hook.spec_sdk_event)
         sampling = app.sampling if self.config.sampling == "pipeline" else None
         own = self.config.loglikelihood == "target"
@@ -175,4 +174,4 @@ class Evaluate(Task):
             metrics["comparison"] = {"vanilla": runs[1].as_data()}
         write_json(app.output_dir / METRICS, metrics)
         write_atomically(app.output_dir / SAMPLES, "".join(first.samples(app.save_prompts)))
-        write_atomically(app.output_dir / CONFIG, yaml.safe_dump(dict(app.kept), sort_keys=False, allow_unicode=True))
+        write_config(app.output_dir, app.kept)

@@ -78,7 +78,7 @@ class Export(Task):
 
         from spec_sdk.export.draft_source import draft_source
         from spec_sdk.export.exporting import Asked, export
-        from spec_sdk.pipeline import DTYPES as TORCH_DTYPES
+        from spec_sdk.pipeline import TORCH_DTYPES
 
         source = draft_source(config.input, app.drafter, app.model.target, app.model.draft)
         asked = Asked(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.events import finite
-from spec_sdk.files import write_atomically, write_json
+from spec_sdk.files import write_json
 from spec_sdk.prompts import STDIN, read_prompt_texts
 from spec_sdk.registry import Registry
-from spec_sdk.run_output import CONFIG, check_writable
+from spec_sdk.run_output import check_writable, write_config
+from spec_sdk.say import say
 from spec_sdk.settings import Settings
 from spec_sdk.tables import number, percent, print_facts, print_table
 from spec_sdk.what_ran import facts_of, plugins_of
@@ -89,8 +87,7 @@ class FindNeedles(Task):
         show(asked, [total(parts) for parts in scores])
         app.output_dir.mkdir(parents=True, exist_ok=True)
         write_json(app.output_dir / RESULT, self._result(app, pipeline, haystacks, scores))
-        config_text = yaml.safe_dump(dict(app.kept), sort_keys=False, allow_unicode=True)
-        write_atomically(app.output_dir / CONFIG, config_text)
+        write_config(app.output_dir, app.kept)
         say(f"results in {app.output_dir}")
         return 0
 
@@ -197,7 +194,3 @@ def tell(answer: Answer) -> None:
     found = "found" if answer.found else "not found"
     told = " ".join(answer.text.split())
     say(f"  {needle.question} at {place}, {found}, NLL {answer.nll_per_token:.3f} per token: {told[:80]}")
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from spec_sdk.contracts import Task
@@ -10,6 +9,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.files import expanded
 from spec_sdk.ranks import launched_processes
 from spec_sdk.run_output import check_writable
+from spec_sdk.say import say
 from spec_sdk.settings import Settings
 from spec_sdk.training.options import TrainDraftConfig, check_method, file_names, temperatures_of
 from spec_sdk.training.sample_plan import SamplePlan, read_openings, read_texts
@@ -102,7 +102,3 @@ class TrainDraft(Task):
             raise UserError("task.openings: without them and without task.prompts there is nothing to answer")
         openings = {} if config.openings is None else read_openings(config.openings, "task.openings")
         return SamplePlan(only_held_out, texts, openings, config.seed, config.held_out, temperatures_of(config))
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

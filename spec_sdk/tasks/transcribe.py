@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from spec_sdk.bench.pipeline_names import PIPELINES, pipeline_names
 from spec_sdk.config.overrides import parse
 from spec_sdk.contracts import Task, option
 from spec_sdk.errors import UserError
 from spec_sdk.held_signals import sigterm_held_back
 from spec_sdk.registry import Registry
 from spec_sdk.run_output import RunOutput, check_writable
+from spec_sdk.say import say
 from spec_sdk.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from spec_sdk.pipeline import Pipeline
     from spec_sdk.speech.recordings import Recording
     from spec_sdk.speech.transcribing import TranscribingRun
-
-PIPELINES = "task.pipelines"
 
 
 @dataclass
@@ -46,9 +46,8 @@ class TranscribeConfig:
     max_num_seqs: int = option(1, "windows of a recording that are answered at once", minimum=1)
 
     def __post_init__(self) -> None:
-        names = self.pipelines if isinstance(self.pipelines, list) else [self.pipelines]
-        if self.pipelines is not None and not (names and all(isinstance(name, str) and name.strip() for name in names)):
-            raise UserError(f"{PIPELINES}: {self.pipelines!r} must be a list of pipelines; task=plugins lists them")
+        if self.pipelines is not None:
+            pipeline_names(self.pipelines, PIPELINES)
         if self.continued and self.max_num_seqs > 1:
             raise UserError("task.max_num_seqs: with task.continued=true a window waits for the one before; use 1")
 
@@ -98,24 +97,13 @@ class Transcribe(Task):
 
     def _chosen(self, app: Settings) -> tuple[list[Chosen], Chosen]:
         """The pipelines of the run, plain decoding last if it is one of them; and plain decoding."""
-        from spec_sdk.bench.chosen import (
-            check_not_beside,
-            chosen_pipelines,
-            chosen_vanilla,
-            own_overrides,
-            shared_overrides,
-        )
+        from spec_sdk.bench.chosen import chosen_of_run, chosen_vanilla, shared_overrides
 
         shared = shared_overrides(app.overrides)
         vanilla, given = chosen_vanilla(shared), self.config.pipelines
-        if given is not None:
-            check_not_beside(app.overrides, PIPELINES)
-            names = given if isinstance(given, list) else [given]
-            return [*chosen_pipelines(names, vanilla, shared, PIPELINES), vanilla], vanilla
-        own = chosen_pipelines(
-            [" ".join([app.pipeline.name, *own_overrides(app.overrides)])], vanilla, shared, "pipeline"
-        )
-        return ([*own, vanilla] if app.compare or not own else own), vanilla
+        chosen = chosen_of_run(app, given, vanilla, shared)
+        alone = given is None and chosen and not app.compare
+        return (chosen if alone else [*chosen, vanilla]), vanilla
 
     def _opened(
         self, app: Settings, chosen: Sequence[Chosen], vanilla: Chosen, output: RunOutput
@@ -164,7 +152,7 @@ class Transcribe(Task):
                 heard = runs[0].transcriber.hear(recording.path, recording.language or app.language, self.config.cut)
             except UserError as error:
                 failures.append({"id": recording.id, "audio": recording.path, "error": str(error)})
-                print(f"{index + 1}/{len(recordings)} {error}", file=sys.stderr, flush=True)
+                say(f"{index + 1}/{len(recordings)} {error}")
                 continue
             if len(runs) > 1 and not runs[0].transcripts:
                 for run in runs:
@@ -172,7 +160,7 @@ class Transcribe(Task):
             turn = index % len(runs)
             for run in [*runs[turn:], *runs[:turn]]:
                 found = run.answer(recording, heard, app.translate, app.prompt, self.config.continued, options)
-                print(progress_line(index, len(recordings), run, found), file=sys.stderr, flush=True)
+                say(progress_line(index, len(recordings), run, found))
             if len(runs[0].transcripts) > 1:
                 sys.stdout.write("\n")
             sys.stdout.write(runs[0].transcripts[-1].transcription.text + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from spec_sdk.files import write_atomically, write_json
 from spec_sdk.prompts import check_length, encode_prompt, read_prompts
 from spec_sdk.registry import Registry
 from spec_sdk.run_output import check_writable
+from spec_sdk.say import say
 from spec_sdk.settings import Settings
 from spec_sdk.tables import number, print_table
 
@@ -222,7 +222,3 @@ def override_of(strategy: Strategy) -> str:
     """The strategy as a command-line override, without spaces."""
     groups = ",".join("[" + ",".join(map(str, group)) + "]" for group in strategy.groups)
     return f"drafter.groups=[{groups}]"
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -24,9 +24,10 @@ from spec_sdk.pipeline import build_pipeline, joined_backend
 from spec_sdk.ranks import Ranks
 from spec_sdk.registry import Registry
 from spec_sdk.settings import Settings
+from spec_sdk.svg_plot import can_plot
 from spec_sdk.training.answers import sample_counts, write_answers
 from spec_sdk.training.complements import Complements, open_complements
-from spec_sdk.training.curve_plot import can_plot, curve_svg
+from spec_sdk.training.curve_plot import curve_svg
 from spec_sdk.training.draft_method import DraftModelMethod
 from spec_sdk.training.frequent_tokens import frequent_tokens
 from spec_sdk.training.head_method import HeadMethod

@@ -12,9 +12,9 @@ import torch
 
 from benchmarks.alspec_quality import picks
 from benchmarks.levels import row_hit_rate, served
+from benchmarks.support.fidelity import Fidelity, Passage, hit_rates, kl, nll
 from benchmarks.support.kernel_counts import counted_kernels
 from spec_sdk.bench.answers import spread_prompts
-from spec_sdk.bench.fidelity import Fidelity, Passage, hit_rates, kl, nll
 from spec_sdk.errors import UserError
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner

@@ -16,8 +16,8 @@ import benchmarks.quick.__main__ as quick
 from benchmarks import draft_level
 from benchmarks.quick import parts
 from benchmarks.quick.parts import Setting
-from spec_sdk.bench.disturbance import Others
-from spec_sdk.bench.ratios import Ratio
+from benchmarks.support.disturbance import Others
+from benchmarks.support.ratios import Ratio
 from spec_sdk.bench.timing import times_of
 from spec_sdk.errors import UserError
 from tests.support.text_checkpoints import write_text_checkpoint

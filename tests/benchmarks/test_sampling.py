@@ -9,9 +9,9 @@ import torch
 
 from benchmarks.sampling import FILTERED, SAMPLED, aims, make_step, measure, rivals, rows
 from benchmarks.sampling_tables import STEP_COLUMNS, replay, run_entry, show_steps
+from benchmarks.support.live_table import LiveTable
 from benchmarks.support.published_sampling import BETA, decider, sigmoid_matrices, softmax_matrices
 from benchmarks.support.sampling_rivals import OURS, RIVALS, Step, functions
-from spec_sdk.bench.live_table import LiveTable
 
 CPU = torch.device("cpu")
 

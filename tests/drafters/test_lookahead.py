@@ -113,7 +113,7 @@ def test_trajectories_that_meet_share_a_node_and_lose_nothing() -> None:
     window = window_of([0, 11, 12], [11, 12, 22], [12, 31, 32], width=3, levels=3)
     tree = comb(window, root=7)
     assert tree.size < 9 and len(set(paths(tree))) == tree.size - 1
-    assert tree.draw_count == tree.size - 1
+    assert tree.first_draw_N1[-1] == tree.size - 1
     after = {(11, 12): 40, (11, 12, 31): 41, (11, 12, 22, 32): 42}
     best = [99, *(after.get(path, 98) for path in paths(tree))]
     assert window.advance(tree, tops_of(tree, best)) == [[7, 11, 12, 40], [11, 12, 31, 41], [12, 22, 32, 42]]

@@ -14,7 +14,7 @@ from spec_sdk.engine.forced_tokens import FORCED, WIDEST, behind, forced_run
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.turn import Progress
 from spec_sdk.errors import ConstraintLimit
-from spec_sdk.policy.forced_tokens import ForcedTokens
+from spec_sdk.policy.forced_token_costs import ForcedTokens
 from spec_sdk.testing import (
     SIGNIFICANCE,
     TableDrafter,

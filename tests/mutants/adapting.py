@@ -87,14 +87,14 @@ ADAPTING = (
     ),
     Mutant(
         "sizes: what was slow once stays slow",
-        "spec_sdk/policy/running_times.py",
+        "spec_sdk/running_times.py",
         "met <= self._added - FORGET_AFTER and known > 1",
         "False",
         ("tests/policies/test_running_times.py",),
     ),
     Mutant(
         "sizes: plain steps are forgotten",
-        "spec_sdk/policy/running_times.py",
+        "spec_sdk/running_times.py",
         " and known > 1]",
         "]",
         ("tests/policies/test_running_times.py::test_one_row_is_never_forgotten",),

@@ -104,10 +104,10 @@ CONSTRAINING = (
     ),
     Mutant(
         "what forced tokens cost and give is booked as drafting's",
-        "spec_sdk/policy/forced_tokens.py",
+        "spec_sdk/policy/forced_token_costs.py",
         "if told is None:",
         "if True:",
-        ("tests/policies/test_forced_tokens.py",),
+        ("tests/policies/test_forced_token_costs.py",),
     ),
     Mutant(
         "a token is credited to the source that is least sure of it",

@@ -10,7 +10,7 @@ DRAFTING = "spec_sdk/engine/drafting.py"
 VERIFICATION = "spec_sdk/engine/verification.py"
 BUDGETS = "spec_sdk/engine/granted_budgets.py"
 CYCLE_EVENTS = "spec_sdk/engine/cycle_events.py"
-TOLD = "spec_sdk/engine/told_events.py"
+QUEUED = "spec_sdk/engine/event_queue.py"
 COMMITTED = "spec_sdk/engine/committed_tokens.py"
 TAPPED = "spec_sdk/engine/tapped_states.py"
 TURN = "spec_sdk/engine/turn.py"
@@ -289,8 +289,8 @@ SCHEDULING = (
     Mutant(
         "batch: the neighbour's policy hears of a cycle",
         SCHEDULER,
-        "self._roster.told.note(active, **event)",
-        "self._roster.told.note(self._roster.active[0], **event)",
+        "self._roster.events.note(active, **event)",
+        "self._roster.events.note(self._roster.active[0], **event)",
         (f"{OF_SCHEDULER}::test_every_request_has_a_policy_and_a_budget_of_its_own",),
     ),
     Mutant(
@@ -492,8 +492,8 @@ SCHEDULING = (
     Mutant(
         "begun ahead: events are emitted first",
         SCHEDULER,
-        "            self._begin_next()\n            self._roster.told.emit()\n",
-        "            self._roster.told.emit()\n            self._begin_next()\n",
+        "            self._begin_next()\n            self._roster.events.emit()\n",
+        "            self._roster.events.emit()\n            self._begin_next()\n",
         (f"{OF_BEGUN}::test_the_next_pass_is_there_before_anything_is_told",),
     ),
     Mutant(
@@ -519,7 +519,7 @@ SCHEDULING = (
     ),
     Mutant(
         "begun ahead: the first that fails to take an event is the last to be told",
-        TOLD,
+        QUEUED,
         "                failed = failed or error\n",
         "                raise\n",
         (f"{OF_BEGUN}::test_who_fails_to_take_events_fails_once",),

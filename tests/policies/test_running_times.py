@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_sdk.policy.running_times import FORGET_AFTER, RunningTime, SizeTimes
+from spec_sdk.running_times import FORGET_AFTER, RunningTime, SizeTimes
 
 
 def met(times: SizeTimes, count: int) -> None:

@@ -82,7 +82,7 @@ def test_nothing_waits_for_the_host_and_no_distribution_is_written(branches: int
     vocabulary = 128_256
     tree = drafted(branches, 5, vocabulary, device)
     target = torch.randn((tree.size, vocabulary), device=device, dtype=torch.bfloat16)
-    uniform_D = torch.rand(tree.draw_count + 1, dtype=torch.float64)
+    uniform_D = torch.rand(tree.first_draw_N1[-1] + 1, dtype=torch.float64)
     trees = gather_trees([tree], [target], [uniform_D], SAMPLED)
     expected = decide(trees, SAMPLED).tolist()
     torch.cuda.synchronize()

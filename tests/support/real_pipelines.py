@@ -36,16 +36,16 @@ def pipeline_of(*overrides: str) -> Pipeline:
         return build_pipeline(settings_of("model.weights=dense", *overrides), Registry.discover())
 
 
-def shared_models(target: str, draft: str, draft_layers: Any, load: Any, *others: Any) -> Models:
+def shared_models(target: str, draft: str, draft_layers: Any, **options: Any) -> Models:
     """In the place of :class:`Models`: the last two of them are kept, as a pipeline and its baseline share one."""
-    backend = load.__self__
-    ops, device, dtype, *ranks = others
+    backend = options["load"].__self__
     made = (type(backend), str(backend.config), backend.deterministic)
-    key = (target, draft, str(draft_layers), *made, device, dtype, *ranks[4:])
+    forms = (options[name] for name in ("device", "dtype", "weights", "kv_cache", "draft_weights", "draft_ranks"))
+    key = (target, draft, str(draft_layers), *made, *forms)
     if key not in _loaded:
         while len(_loaded) > 1:
             del _loaded[next(iter(_loaded))]
-        _loaded[key] = Models(target, draft, draft_layers, load, ops, device, dtype, *ranks)
+        _loaded[key] = Models(target, draft, draft_layers, **options)
     return _loaded[key]
 
 

@@ -65,10 +65,7 @@ def _native_kernels() -> Iterator[Finding]:
         yield Finding("native kernels", f"none: {kernels}", advice)
         return
     yield Finding("native kernels", f"{_made_by(Path(kernels._name))}{_amx()}")
-    most = {
-        name: most_rows(dtype, bits)
-        for name, dtype, bits in (("float32", torch.float32, 0), ("bfloat16", torch.bfloat16, 0))
-    }
+    most = {name: most_rows(dtype, 0) for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16))}
     words = [f"{name} {'of any number of' if rows >= ANY else f'up to {rows}'} rows" for name, rows in most.items()]
     yield Finding("native products", ", ".join(words))
 

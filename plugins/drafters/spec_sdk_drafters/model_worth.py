@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from spec_sdk.policy.running_times import RunningTime, SizeTimes
+from spec_sdk.running_times import RunningTime, SizeTimes
 
 CATCH_UP = 16
 """Committed tokens that the model has not seen, from which on feeding them counts apart from drafting."""

@@ -37,7 +37,6 @@ class SuffixAutomaton:
         """Append ``tokens`` to the text."""
         for token in tokens:
             self._append(token)
-            state = self._counted.state
             self._counted = cursor = self._within(
                 Cursor(self._next[self._settled(self._counted)][token], self._counted.length + 1), self.longest + 1
             )

@@ -42,10 +42,6 @@ class Weights:
     in_bits: Path | None = None
     bits: int | None = None
 
-    @property
-    def four_bit(self) -> Path | None:
-        return self.in_bits if self.bits == 4 else None
-
 
 def weights_for_peers(reference: str, dtype: str) -> Weights:
     """The forms of what ``model.target`` names, for programs that compute in ``dtype`` (float32, bfloat16, float16).

@@ -52,11 +52,6 @@ class Timing:
     def decode_s(self) -> float:
         return self.total_s - self.first_s
 
-    @property
-    def decoded(self) -> int:
-        """Tokens that came after the first ones."""
-        return len(self.tokens) - self.first_tokens
-
 
 class Worker:
     """A process that answers one request at a time. Between requests all of its threads are stopped (SIGSTOP), so that

@@ -15,9 +15,9 @@ from spec_sdk.model.draft_heads.head_weights import HeadWeights
 from spec_sdk.model.draft_heads.hydra import HydraHeads
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.medusa import MedusaHeads
-from spec_sdk.model.source_progress import notice
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.ops import Ops
+from spec_sdk.say import say
 
 LoadedHead = TypeVar("LoadedHead", DraftHeadExecutor, BlockExecutor, MedusaHeads, HydraHeads)
 
@@ -79,4 +79,4 @@ def load_head(
 def _warn_of_another_target(published: PublishedHead, target: TargetEnds) -> None:
     named = (published.target or "").rstrip("/").rsplit("/", 1)[-1]
     if named and named.lower() != target.name.lower():
-        notice(f"{published.where}: says that it was trained for {published.target}; the target is {target.name}")
+        say(f"{published.where}: says that it was trained for {published.target}; the target is {target.name}")

@@ -19,7 +19,7 @@ def test_the_plain_gguf_file_holds_the_quantised_values(tmp_path: Path, monkeypa
     monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
     write_gguf(tmp_path / "q.gguf", kind="Q4_1", customize=lambda writer: writer.add_file_type(3))
     weights = weights_of(tmp_path / "q.gguf", "F16")
-    assert weights.four_bit == tmp_path / "q.gguf" and weights.plain is not None
+    assert (weights.in_bits, weights.bits) == (tmp_path / "q.gguf", 4) and weights.plain is not None
     source, made = gguf.GGUFReader(tmp_path / "q.gguf"), gguf.GGUFReader(weights.plain)
     assert set(made.fields) == set(source.fields)
     for name, field in source.fields.items():

@@ -37,7 +37,7 @@ def test_a_worker_is_stopped_between_requests_and_has_no_thread_settings(monkeyp
         (process,) = psutil.Process().children()
         for _ in range(2):
             answered = worker.ask(Request([7, 8, 9, 10], 3))
-            assert answered.tokens == [7, 8, 9] and (answered.first_tokens, answered.decoded) == (1, 2)
+            assert answered.tokens == [7, 8, 9] and answered.first_tokens == 1
             assert 0 < answered.first_s <= answered.total_s
             assert becomes(process, psutil.STATUS_STOPPED)
     assert not process.is_running()

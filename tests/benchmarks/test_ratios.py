@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from spec_sdk.bench.kept_ratios import MOST_KEPT, KeptRatios, MachineClass, other_classes
+from benchmarks.support.kept_ratios import MOST_KEPT, KeptRatios, MachineClass, other_classes
+from benchmarks.support.ratios import BLOCKS, LEAST_CHANGE, Compared, KeptRatio, Ratio, compare, last_kept
 from spec_sdk.bench.machine import machine_facts
-from spec_sdk.bench.ratios import BLOCKS, LEAST_CHANGE, Compared, KeptRatio, Ratio, compare, last_kept
 from spec_sdk.errors import UserError
 
 HERE = MachineClass("EPYC, 2 threads", 2, "2.13.0", "bfloat16")

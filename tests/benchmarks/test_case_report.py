@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.support.live_table import LiveTable
+from benchmarks.support.rivals import COLUMNS, faster_aim, rival_rows
 from spec_sdk.bench.aims import aim, print_aims
 from spec_sdk.bench.case_report import CaseReport
 from spec_sdk.bench.device_scripts import device_parser, output_path
-from spec_sdk.bench.live_table import LiveTable
 from spec_sdk.bench.machine import hardware_name, slug
-from spec_sdk.bench.rivals import COLUMNS, faster_aim, rival_rows
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ import pytest
 from spec_sdk.contracts import Policy, SamplingParams
 from spec_sdk.policy.adaptive import AdaptiveConfig, AdaptivePolicy
 from spec_sdk.policy.break_even import BreakEvenConfig, BreakEvenPolicy
-from spec_sdk.policy.forced_tokens import ForcedTokens
+from spec_sdk.policy.forced_token_costs import ForcedTokens
 from spec_sdk.testing import request_for
 from spec_sdk_samplers.reference import ReferenceSampler
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_sdk.bench.critical_path import END, GATHER, RECEIVE, REDUCE, SEND, Event, critical_path
+from benchmarks.support.critical_path import END, GATHER, RECEIVE, REDUCE, SEND, Event, critical_path
 
 START: Event = (END, 0, 5.0, 5.0)
 WAY = {(RECEIVE, 8): 0.5, (REDUCE, 8): 0.25, (GATHER, 8): 0.25}

@@ -28,7 +28,7 @@ class Others:
         self._began = counters()
 
     def share(self) -> float:
-        """Of all cores' time since the beginning, what neither this process nor nobody had, 0 to 1.
+        """Of all cores' time since the beginning, what others than this process had, 0 to 1.
 
         Time that the machine under a virtual one gave to another (steal) counts; guests' time is within user time.
         """

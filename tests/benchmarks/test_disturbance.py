@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_sdk.bench.disturbance import Others, counters
+from benchmarks.support.disturbance import Others, counters
 
 START = {"user": 100.0, "nice": 5.0, "system": 10.0, "idle": 50.0, "iowait": 1.0, "steal": 0.0, "guest": 3.0}
 

@@ -1,4 +1,4 @@
-"""Plots of reports as SVG files: the same report gives the same file. Without matplotlib there are none."""
+"""Plots of reports as SVG files. Without matplotlib there are none."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spec_sdk import svg_plot
+
 
 def new_figure(width: float, height: float) -> Any | None:
     """A matplotlib figure of this size in inches; without matplotlib None, with a line on stderr."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
+    if not svg_plot.can_plot():
         print("no plot: matplotlib is not installed (pip install 'spec-sdk[benchmarks]')", file=sys.stderr)
         return None
-    matplotlib.rcParams["svg.hashsalt"] = "spec-sdk"
-    return Figure(figsize=(width, height), layout="constrained")
+    return svg_plot.new_figure(width, height)
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write ``figure`` as SVG, without the date."""
-    figure.savefig(path, format="svg", metadata={"Date": None})
+    """Write ``figure`` as SVG."""
+    path.write_text(svg_plot.svg_of(figure), encoding="utf-8")
     print(f"written: {path}")

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.support.ratios import KeptRatio, Ratio
 from spec_sdk.bench.machine import slug
-from spec_sdk.bench.ratios import KeptRatio, Ratio
 from spec_sdk.errors import UserError
 from spec_sdk.files import read_text, write_json
 

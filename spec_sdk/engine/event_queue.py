@@ -9,7 +9,7 @@ from spec_sdk.engine.turn import Active
 from spec_sdk.errors import CallOf
 
 
-class ToldEvents:
+class EventQueue:
     """Those that are to be emitted, in the order in which they were noted."""
 
     def __init__(self) -> None:
