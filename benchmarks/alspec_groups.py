@@ -198,8 +198,9 @@ def plot(report: Mapping[str, Any], path: Path, by: str = "median_alone_s") -> N
     for name in rows[0]["runs"]:
         style = "-" if name.startswith(OWN) else "--"
         label = name
-        if "threshold" in name:
-            label += f" ({100 * rows[-1]['runs'][name]['hit_rate']:.0f} % hits at {contexts[-1]})"
+        hit_rate = rows[-1]["runs"][name].get("hit_rate")
+        if "threshold" in name and hit_rate is not None:
+            label += f" ({100 * hit_rate:.0f} % hits at {contexts[-1]})"
         axis.plot(contexts, [1e3 * row["runs"][name][by] for row in rows], style, marker="o", label=label)
     top = 1.6e3 * max(run[by] for row in rows for run in row["runs"].values())
     axis.set_ylim(0, top)

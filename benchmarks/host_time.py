@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.headline import Model, cycles
+from benchmarks.gpu.random_model import Model, cycles
 from benchmarks.places import RESULTS
 from spec_sdk import Engine
 from spec_sdk.bench.machine import device_facts

@@ -99,8 +99,6 @@ def main() -> int:
     arguments = parser.parse_intermixed_args()
     vanilla = build("pipeline=vanilla", *arguments.overrides)
     prompts = spread(long_prompts(vanilla, arguments.prompts, arguments.shortest, arguments.longest), arguments.count)
-    if not prompts:
-        raise SystemExit(f"error: {arguments.prompts} has no prompt of {arguments.shortest} tokens or more")
     answer(vanilla, prompts[:1], 8)
     expected = answer(vanilla, prompts, arguments.new_tokens)
     baseline = summarise(events_of(expected))

@@ -23,7 +23,8 @@ from unittest import mock
 
 import torch
 
-from benchmarks.gpu.headline import Model, back_to_prompt, fitting, make_model, make_room, plain_pass, tree_pass, wall_s
+from benchmarks.gpu.random_model import Model, back_to_prompt, fitting, make_model, make_room, plain_pass, tree_pass
+from benchmarks.gpu.timing import wall_s
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import SHAPES
 from spec_sdk.model.graph_executor import GraphExecutor

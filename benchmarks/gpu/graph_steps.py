@@ -32,7 +32,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.headline import SameTree, as_ms, fitting, random_tree, waiting, wall_s
+from benchmarks.gpu.random_model import SameTree, fitting, random_tree
+from benchmarks.gpu.timing import as_ms, waiting, wall_s
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import SHAPES, random_decoder
 from spec_sdk.contracts import DraftLogits, PassInputs, PassPlan, RequestState, SamplingParams, TreeShape

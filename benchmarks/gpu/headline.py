@@ -11,12 +11,8 @@
     python -m benchmarks.gpu.headline --output headline.json
     python -m benchmarks.gpu.headline --device cpu --shape tiny --tokens 8     # tries it out
 
-``--output`` is written after every part, and no part is begun after ``--seconds``. The engine is touched in
-:func:`make_model`, :func:`sessions_each_way`, :func:`plain_pass`, :func:`tree_pass` and :func:`cycles` only.
-``device`` times are the union of the intervals that the profiler reports, so they exist on a GPU only. A process that
-has profiled launches more slowly from then on: all wall times are taken before.
-
-Legend: N tree nodes, V vocabulary.
+``--output`` is written after every part, and no part is begun after ``--seconds``. All wall times are taken before the
+first device time (timing.py).
 """
 
 from __future__ import annotations
@@ -24,70 +20,35 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import gc
 import importlib.util
 import json
-import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.support.device_ops import device_ops
+from benchmarks.gpu.random_model import (
+    Model,
+    back_to_prompt,
+    cycles,
+    fitting,
+    make_model,
+    make_room,
+    plain_pass,
+    tree_pass,
+)
+from benchmarks.gpu.timing import PROFILED, as_ms, copy_bytes_per_s, device_s, wall_s
 from spec_sdk.bench.machine import device_facts
-from spec_sdk.bench.random_models import SHAPES, bytes_per_pass, hf_fields, random_decoder
-from spec_sdk.contracts import Budget, Drafter, Request, RequestState, SamplingParams
-from spec_sdk.engine.scheduler import Scheduler
+from spec_sdk.bench.random_models import SHAPES, hf_fields
 from spec_sdk.model.session import Session
-from spec_sdk.model.step_clock import HostClock, StepClock, StreamClock
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.policy import FixedPolicy
-from spec_sdk.policy.fixed import FixedConfig
-from spec_sdk.tree import TokenTree, TreeBuilder
-from spec_sdk_samplers.exact import ExactConfig, ExactSampler
-from spec_sdk_verifiers.greedy import Greedy
 
 SCHEMA_VERSION = 1
 NODES = 64
-DEEPEST = 8
-"""Of the tree: as deep as a good drafter's, and the rest of its nodes in width."""
-PROFILED = 5
-"""Calls whose device time is averaged."""
-
-
-@dataclass
-class Model:
-    """A model at work: ``session`` has ``prompt`` but for its last token in the cache. ``weight_bytes`` of one pass."""
-
-    session: Session
-    prompt: list[int]
-    vocabulary: int
-    weight_bytes: int
-    synchronize: Callable[[], None]
-    clock: StepClock
-
-
-def make_model(shape: str, device: torch.device, dtype: torch.dtype, prefix: int) -> Model:
-    """A model of random weights with a prompt of ``prefix`` random tokens."""
-    ops = device_ops(device)
-    decoder = random_decoder(shape, device, dtype, ops)
-    chosen = random.Random(0)
-    prompt = [chosen.randrange(decoder.vocabulary) for _ in range(prefix)]
-    session = Session(TorchExecutor(decoder, ops))
-    clock: StepClock = StreamClock(device) if device.type == "cuda" else HostClock()
-    session.prefill(0, prompt[:-1])
-    return Model(session, prompt, decoder.vocabulary, bytes_per_pass(decoder), waiting(device), clock)
-
-
-def back_to_prompt(model: Model) -> None:
-    """Forget what was decoded behind the prompt."""
-    kept = model.session.open(0, model.prompt[:-1])
-    model.session.prefill(0, model.prompt[kept:-1])
 
 
 def sessions_each_way(model: Model, device: torch.device) -> dict[str, Callable[[], Session]]:
@@ -159,130 +120,6 @@ def add_device_times(report: dict[str, Any], model: Model, device: torch.device,
     for name, make in sessions_each_way(model, device).items() if ways else ():
         if "error" not in ways[name]:
             add(name, ways[name], ways[name], lambda make=make: dataclasses.replace(model, session=make()))
-
-
-def plain_pass(model: Model) -> Callable[[], torch.Tensor]:
-    """A pass over the pending token alone: logits [1, V]. Nothing is committed."""
-    tree = TokenTree.root_only(model.prompt[-1])
-    return lambda: model.session.score([0], [tree])[0].logits_NV
-
-
-def tree_pass(model: Model, nodes: int) -> Callable[[], torch.Tensor]:
-    """A pass over a tree of N = ``nodes``: logits [N, V]. Nothing is committed."""
-    tree = random_tree(model.prompt[-1], nodes, model.vocabulary)
-    return lambda: model.session.score([0], [tree])[0].logits_NV
-
-
-def cycles(model: Model, nodes: int, most: int) -> Iterator[object]:
-    """The engine's own loop on the prompt, a cycle at every ``next``, with room for ``most``: greedy, with a tree of
-    N = ``nodes`` that costs nothing to draft. One node is plain decoding, as without a drafter.
-    """
-    params = SamplingParams()
-    sampler = ExactSampler(ExactConfig(), params)
-    tree = random_tree(model.prompt[-1], nodes, model.vocabulary)
-    request = RequestState(
-        tokens=list(model.prompt),
-        prompt_length=len(model.prompt),
-        max_new_tokens=(most + 1) * (tree.depth + 1),
-        sampler=sampler,
-        rng=torch.Generator().manual_seed(0),
-        # the kernels that choose tokens inside a captured pass
-        ops=model.session.executor.ops,
-    )
-    policy = FixedPolicy(FixedConfig(depth=tree.depth))
-    # a cache that grew would have all passes captured anew
-    model.session.reserve(1, len(model.prompt) + request.max_new_tokens + nodes)
-    scheduler = Scheduler(model.session, SameTree(tree), Greedy(None), policy, clock=model.clock)
-    return scheduler.run(request)
-
-
-class SameTree(Drafter):
-    """Proposes the same tree in every cycle, under another root."""
-
-    name = "same_tree"
-
-    def __init__(self, tree: TokenTree) -> None:
-        self.tree = tree
-        self.drafts = tree.size > 1
-
-    def propose_one(self, request: Request, budget: Budget) -> TokenTree:
-        return dataclasses.replace(self.tree, token_N=(request.pending_token, *self.tree.token_N[1:]))
-
-
-def random_tree(root: int, nodes: int, vocabulary: int) -> TokenTree:
-    """N = ``nodes`` random tokens, each under a random earlier one that is less than DEEPEST deep."""
-    chosen, builder, depths = random.Random(1), TreeBuilder(root), [0]
-    # one node draws no token twice, so that no two nodes become one
-    tokens: list[set[int]] = [set()]
-    while builder.size < nodes:
-        parent = chosen.choice([node for node, depth in enumerate(depths) if depth < DEEPEST])
-        token = chosen.randrange(vocabulary)
-        if token not in tokens[parent]:
-            tokens[parent].add(token)
-            builder.add(parent, token, "chosen")
-            depths.append(depths[parent] + 1)
-            tokens.append(set())
-    return builder.build().tree
-
-
-def waiting(device: torch.device) -> Callable[[], None]:
-    """Waits for all that the device was given."""
-    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
-
-
-def wall_s(runs: Mapping[str, Callable[[], object]], wait: Callable[[], None], rounds: int) -> dict[str, float]:
-    """Median wall seconds of each of ``runs``, device included. They take turns, after three calls to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(3):
-        for run in runs.values():
-            run()
-    for _ in range(rounds):
-        for name, run in runs.items():
-            wait()
-            began = time.perf_counter()
-            run()
-            wait()
-            times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def device_s(run: Callable[[], object], device: torch.device) -> float | None:
-    """Seconds of one ``run`` in which the device is busy; None where there is none to ask, or no profiler for it."""
-    if device.type != "cuda":
-        return None
-    from torch.autograd import DeviceType
-    from torch.profiler import ProfilerActivity, profile
-
-    run()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as watched:
-        for _ in range(PROFILED):
-            run()
-        torch.cuda.synchronize()
-    intervals = [
-        (event.time_range.start, event.time_range.end)
-        for event in watched.events() or ()
-        # an annotation spans the gaps between its kernels
-        if event.device_type == DeviceType.CUDA and not event.is_user_annotation
-    ]
-    return covered(intervals) * 1e-6 / PROFILED if intervals else None
-
-
-def covered(intervals: list[tuple[float, float]]) -> float:
-    """Length of the union of intervals."""
-    total, reached = 0.0, float("-inf")
-    for start, end in sorted(intervals):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total
-
-
-def copy_bytes_per_s(device: torch.device) -> float:
-    """What a large copy on the device moves, bytes read plus bytes written."""
-    size = 2**31 if device.type == "cuda" else 2**24
-    source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    return 2 * size / wall_s({"copy": lambda: target.copy_(source)}, waiting(device), 10)["copy"]
 
 
 def of_passes(model: Model, rounds: int) -> dict[str, Any]:
@@ -371,16 +208,6 @@ def of_transformers(shape: str, device: torch.device, dtype: torch.dtype, prompt
     return statistics.median(after - at for at, after in zip(later, later[1:], strict=False))
 
 
-def as_ms(seconds: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {name: None if value is None else round(1e3 * value, 4) for name, value in seconds.items()}
-
-
-def fitting(shape: str, device: torch.device) -> str:
-    """``shape``, or the 1B one where an 8B model of half precision does not fit beside its cache."""
-    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
-    return "1b" if shape == "8b" and free < 24 * 2**30 else shape
-
-
 @torch.no_grad()
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All parts that there is time for; the report is written after each."""
@@ -442,13 +269,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         add_device_times(report, make_model(shape, device, dtype, options.prefix), device, options.tokens)
     keep()
     return report
-
-
-def make_room(device: torch.device) -> None:
-    """Give back the memory of what nobody holds any more."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.headline import as_ms, waiting, wall_s
+from benchmarks.gpu.timing import as_ms, waiting, wall_s
 from spec_sdk.bench.device_scripts import device_parser
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.contracts import SamplingParams

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_sdk.bench.conversations import read_conversations, spread
+from spec_sdk.errors import UserError
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.prompts import encode
 
@@ -33,9 +34,15 @@ def spread_prompts(path: Path, count: int, longest: int | None = None) -> list[P
 
 
 def long_prompts(pipeline: Pipeline, path: Path, shortest: int, longest: int) -> list[Prompt]:
-    """Those of the file's prompts that bring a text along and have ``shortest`` to ``longest`` tokens."""
+    """Those of the file's prompts that bring a text along and have ``shortest`` to ``longest`` tokens.
+
+    Raises UserError if there is none, and for a file that cannot be read.
+    """
     every = [prompt for prompt in spread_prompts(path, 10**6) if prompt.task in LONG_TASKS]
-    return [prompt for prompt in every if shortest <= len(tokens_of(pipeline, prompt)) <= longest]
+    long = [prompt for prompt in every if shortest <= len(tokens_of(pipeline, prompt)) <= longest]
+    if not long:
+        raise UserError(f"{path}: it has no prompt of {shortest} to {longest} tokens in {', '.join(LONG_TASKS)}")
+    return long
 
 
 def tokens_of(pipeline: Pipeline, prompt: Prompt) -> list[int]:

@@ -56,6 +56,8 @@ def test_answers_come_with_their_events(tmp_path: Path) -> None:
     assert [prompt.task for prompt in long] == ["rag"] * 3
     shortest = len(tokens_of(pipeline, long[1]))
     assert long_prompts(pipeline, prompts_file(tmp_path), shortest, shortest) == [long[1]]
+    with pytest.raises(UserError, match="no prompt of 9000 to 9999 tokens in rag, summarization$"):
+        long_prompts(pipeline, prompts_file(tmp_path), 9000, 9999)
     facts = pipeline_facts(pipeline)
     assert json.loads(json.dumps(facts)) == facts
     assert facts["dtype"] == "float32" and facts["torch"] == torch.__version__ and facts["target"]

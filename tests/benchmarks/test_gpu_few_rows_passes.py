@@ -31,7 +31,7 @@ def test_both_ways_take_turns(
 
     monkeypatch.setattr("spec_sdk_backends.fused_decoder.gated_product_of_few_rows", noted)
     # a CPU's own packs its matrices, which the kernels do not read
-    monkeypatch.setattr("benchmarks.gpu.headline.device_ops", lambda device: Ops())
+    monkeypatch.setattr("benchmarks.gpu.random_model.device_ops", lambda device: Ops())
     output = tmp_path / "passes.json"
     tiny = ["--device=cpu", "--shapes=tiny", "--rows", "3", "4", "--prefix=80", "--rounds=1", f"--output={output}"]
     assert few_rows_passes.main(tiny) == 0

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import headline
+from benchmarks.gpu import headline, random_model, timing
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -69,7 +69,7 @@ def test_all_wall_times_are_taken_before_a_profiler_is_used(tmp_path: Path, monk
 
 
 def test_what_a_cycle_takes_beyond_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, cpu = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20), torch.device("cpu")
+    model, cpu = random_model.make_model("tiny", torch.device("cpu"), torch.float32, 20), torch.device("cpu")
     times = iter([0.002, 0.003, 0.0005, 0.00075])
     monkeypatch.setattr(headline, "device_s", lambda run, device: next(times))
     report: dict[str, Any] = {"passes": {}, **{name: {"nodes": 1, "wall_ms": 4.0} for name in CYCLES}}
@@ -79,7 +79,7 @@ def test_what_a_cycle_takes_beyond_the_device(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_way_that_fails_while_it_is_profiled_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, cpu = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20), torch.device("cpu")
+    model, cpu = random_model.make_model("tiny", torch.device("cpu"), torch.float32, 20), torch.device("cpu")
 
     def broken() -> Session:
         raise RuntimeError("no kernel here")
@@ -121,10 +121,10 @@ def test_a_rival_that_fails_leaves_our_figures(tmp_path: Path, monkeypatch: pyte
 
 def test_a_cycle_is_the_engines_own_greedy_decoding() -> None:
     """With one node or a tree of wrong guesses: the tokens that plain passes choose."""
-    model = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20)
+    model = random_model.make_model("tiny", torch.device("cpu"), torch.float32, 20)
 
     def tokens(nodes: int) -> list[Any]:
-        steps: Iterator[Any] = headline.cycles(model, nodes, 12)
+        steps: Iterator[Any] = random_model.cycles(model, nodes, 12)
         return [token for step in islice(steps, 12) for token in step]
 
     plain, tree = tokens(1), tokens(headline.NODES)
@@ -140,38 +140,38 @@ class CountedOps(Ops):
 
 
 def test_a_captured_cycle_decides_by_the_executors_own_kernels() -> None:
-    model, ops = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20), CountedOps()
+    model, ops = random_model.make_model("tiny", torch.device("cpu"), torch.float32, 20), CountedOps()
     executor = model.session.executor
     assert isinstance(executor, TorchExecutor)
     session = Session(GraphExecutor(executor.decoder, ops, lambda run: (run, run())))
     session.prefill(0, model.prompt[:-1])
-    list(islice(headline.cycles(dataclasses.replace(model, session=session), 8, 3), 3))
+    list(islice(random_model.cycles(dataclasses.replace(model, session=session), 8, 3), 3))
     assert ops.accepted > 0
 
 
 def test_a_pass_scores_every_node_and_commits_none() -> None:
-    model = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20)
-    plain, tree = headline.plain_pass(model)(), headline.tree_pass(model, headline.NODES)()
+    model = random_model.make_model("tiny", torch.device("cpu"), torch.float32, 20)
+    plain, tree = random_model.plain_pass(model)(), random_model.tree_pass(model, headline.NODES)()
     assert plain.shape == (1, model.vocabulary) and tree.shape == (headline.NODES, model.vocabulary)
     torch.testing.assert_close(tree[:1], plain, atol=1e-5, rtol=1e-4)
     assert model.session.length() == 19
 
 
 def test_device_time_is_the_union_of_intervals() -> None:
-    assert headline.covered([]) == 0
-    assert headline.covered([(5, 7), (0, 2), (1, 3), (1.5, 2)]) == 5
+    assert timing.covered([]) == 0
+    assert timing.covered([(5, 7), (0, 2), (1, 3), (1.5, 2)]) == 5
 
 
 def test_passes_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured ones are run in place here; a way that raises is named, and the others keep their figures."""
     monkeypatch.setattr("spec_sdk_backends.cuda_graphs.GraphCapture", lambda device: lambda run: (run, run()))
-    model, cpu = headline.make_model("tiny", torch.device("cpu"), torch.float32, 20), torch.device("cpu")
+    model, cpu = random_model.make_model("tiny", torch.device("cpu"), torch.float32, 20), torch.device("cpu")
     ways = headline.sessions_each_way(model, cpu)
     assert list(ways) == ["fused", "captured", "fused and captured"]
     made = {name: make() for name, make in ways.items()}
-    expected = headline.plain_pass(model)()
+    expected = random_model.plain_pass(model)()
     for session in made.values():
-        found = headline.plain_pass(dataclasses.replace(model, session=session))()
+        found = random_model.plain_pass(dataclasses.replace(model, session=session))()
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     # what was decoded before is no part of the comparison
     headline.of_cycles(model, 1, 1)
@@ -179,12 +179,12 @@ def test_passes_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Session:
         raise RuntimeError("no kernel here")
 
-    def uncaptured(way: headline.Model, *arguments: object) -> dict[str, Any]:
+    def uncaptured(way: random_model.Model, *arguments: object) -> dict[str, Any]:
         if way.session is made["captured"]:
             raise RuntimeError("no graph here")
         return {"wall_ms": {"plain": 2.0, "tree": 3.0}, "tree_over_plain_wall": 1.5}
 
-    def cycle(way: headline.Model, nodes: int, *arguments: object) -> dict[str, Any]:
+    def cycle(way: random_model.Model, nodes: int, *arguments: object) -> dict[str, Any]:
         return {"nodes": nodes, "wall_ms": 4.0, "overhead_ms": None}
 
     monkeypatch.setattr(headline, "of_passes", uncaptured)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from benchmarks.gpu.headline import random_tree
+from benchmarks.gpu.random_model import random_tree
 from spec_sdk.model.decoder import BlockWeights
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
