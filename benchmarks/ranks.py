@@ -4,7 +4,7 @@
 
 The leader process measures both in turn: a pipeline of its own, and the same one spread over all processes. Writes
 results/ranks.json: machine, and per pipeline the ratio of tokens per second, of every round and its median, and whether
-the tokens are the same.
+the tokens are the same. ``--gloo``: the processes share no memory, as those of several machines.
 """
 
 from __future__ import annotations
@@ -45,15 +45,17 @@ def main() -> int:
     parser = script_parser(__doc__, count=2, new_tokens=32, output=RESULTS / "ranks.json")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gloo", action="store_true", help="exchange over connections alone")
     parser.add_argument("--pipelines", nargs="*", default=["vanilla", "easyspec_paper"])
     arguments = parser.parse_intermixed_args()
     leads = "RANK" not in os.environ
     options = [ONE_THREAD, *arguments.overrides]
     names = arguments.pipelines
+    memory = ["backend.shared_memory=false"] if arguments.gloo else []
     # before this process is one of several
     alone = {name: build(f"pipeline={name}", "backend=cpu", *options) for name in names if leads}
     others = start_others(arguments.processes, PROGRAM) if leads else []
-    spread = {name: build(f"pipeline={name}", "backend=accelerate", *options) for name in names}
+    spread = {name: build(f"pipeline={name}", "backend=accelerate", *memory, *options) for name in names}
     prompts = spread_prompts(arguments.prompts, arguments.count)
     first = spread[names[0]]
     report: dict[str, Any] = {

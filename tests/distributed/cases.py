@@ -77,7 +77,13 @@ PIPELINES = {
         "drafter.method=eagle",
         "drafter.weights=dense",
     ],
-    "mixed_eagle": ["pipeline=mixed_eagle", "drafter.model.checkpoint=eagle", "drafter.model.method=eagle", *DRAFTING],
+    "mixed_eagle": [
+        "pipeline=mixed_eagle",
+        "drafter.model.checkpoint=eagle",
+        "drafter.model.method=eagle",
+        "drafter.model.weights=dense",
+        *DRAFTING,
+    ],
     "medusa_tree": ["pipeline=medusa_tree", "drafter.checkpoint=medusa"],
     "hydra_tree": ["pipeline=hydra_tree", "drafter.checkpoint=hydra"],
     "block_tree": ["pipeline=block_tree", "drafter.checkpoint=block"],
@@ -94,6 +100,8 @@ LATER += ("suffix", "prompt_lookup", "lookahead", "mixed", "layer_skip_chain", "
 """Left to the full tier: what ranks do of them, they do of others."""
 HEADS = ("eagle_tree", "mixed_eagle", "medusa_tree", "hydra_tree", "block_tree", "peagle_tree", "mtp_chain")
 """Those with random heads, which hardly ever hit the one token of greedy decoding."""
+WITHOUT_A_HIT = ("recycling", "suffix", "prompt_lookup", "lookahead", "hydra_tree")
+"""Those that guess few tokens, none of which these short sampled answers have."""
 
 SMALL = ["predictor.size=2"]
 """So that these prompts are long enough for a guess."""

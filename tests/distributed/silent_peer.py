@@ -22,7 +22,7 @@ FAR_TOO_LONG_S = 300
 
 def main(waits_for: str) -> int:
     dist.init_process_group("gloo", timeout=timedelta(seconds=FAR_TOO_LONG_S))
-    ranks = ProcessRanks()
+    ranks = ProcessRanks(shares_memory=waits_for == "memory")
     join(ranks)
     peer = ranks.halves().peer
     ranks.all_reduce(torch.ones(1))
@@ -31,7 +31,7 @@ def main(waits_for: str) -> int:
         time.sleep(FAR_TOO_LONG_S)
         return 1
     try:
-        if waits_for == "sum":
+        if waits_for in ("sum", "memory"):
             ranks.all_reduce(torch.ones(8))
         elif waits_for == "decision":
             # one small message may go without an answer

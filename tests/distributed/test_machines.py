@@ -75,7 +75,7 @@ def test_two_machines_give_the_tokens_of_one_process(
         place = tmp_path / f"machine{i}"
         place.mkdir()
         command = ["ip", "netns", "exec", name, sys.executable, *launched(launcher, i, processes, port), *run]
-        command += [f"output_dir={place / 'run'}", "backend.threads=1"]
+        command += [f"output_dir={place / 'run'}", "backend.threads=1", "backend.shared_memory=false"]
         # a namespace has the machine's name, but not its address
         env = {**base, "GLOO_SOCKET_IFNAME": f"sdk{os.getpid() % 10**6}-{i}"}
         started.append(

@@ -25,6 +25,7 @@ from tests.distributed.cases import (
     PIPELINES,
     SAMPLED,
     SPECULATION,
+    WITHOUT_A_HIT,
     answers_of,
     decoder_logits,
     speculated,
@@ -162,8 +163,8 @@ def test_a_pipeline_gives_the_tokens_of_one_process(
     alone = answers_of(build_pipeline(settings, Registry.discover()), settings, events.append)
     assert done[f"tokens {name} {sampled}"] == alone
     # where nothing is accepted, nothing that was drafted counts; an adaptive policy may find that drafting never pays,
-    # and a random head hardly ever hits the one token of greedy decoding
-    idle = name in ("vanilla", "adaptive") or (name in HEADS and not sampled)
+    # and some hit nothing
+    idle = name in ("vanilla", "adaptive", *(WITHOUT_A_HIT if sampled else HEADS))
     assert idle or sum(event.get("accepted", 0) for event in events) > 0
 
 
@@ -267,7 +268,7 @@ def test_the_leader_keeps_what_the_others_did_and_when(done: dict[str, Any]) -> 
 @pytest.mark.parametrize("name", ["alspec", "alspec_easyspec_tree"])
 def test_the_default_model_speculates_on_two_device_groups_as_on_one_device(name: str, tmp_path: Path) -> None:
     """SmolLM2 at the default threshold, with so few keys that some predictions are missed."""
-    overrides = [f"pipeline={name}", "predictor.size=4", "backend.threads=1"]
+    overrides = [f"pipeline={name}", "predictor.size=4", "backend.threads=1", "backend.activations=exact"]
     answers, reports, groups = work(2, [["speculation", overrides]], tmp_path)[0]
     threads = torch.get_num_threads()
     try:

@@ -22,7 +22,7 @@ SOON_S = 60
 SIZE = 3
 
 
-@pytest.mark.parametrize("waits_for", ["sum", "message", pytest.param("decision", marks=pytest.mark.full)])
+@pytest.mark.parametrize("waits_for", ["sum", "memory", "message", pytest.param("decision", marks=pytest.mark.full)])
 def test_the_leader_ends(waits_for: str) -> None:
     processes = start(2, ["-m", "tests.distributed.silent_peer", waits_for], ROOT)
     began = time.monotonic()

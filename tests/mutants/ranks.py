@@ -5,8 +5,10 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 PROCESSES = "plugins/backends/spec_sdk_backends/process_ranks.py"
+MEMORY = "plugins/backends/spec_sdk_backends/shared_memory.py"
 LIFELINES = "plugins/backends/spec_sdk_backends/lifelines.py"
 OF_SILENCE = "tests/distributed/test_silent_peer.py"
+OF_MEMORY = "tests/distributed/test_shared_memory.py"
 
 RANKS = (
     Mutant(
@@ -36,5 +38,40 @@ RANKS = (
         "return not self._ends or any([self._has_ended(key.fileobj) for key, _ in self._selector.select(0)])",
         "return not self._ends",
         (OF_SILENCE,),
+    ),
+    Mutant(
+        "shared memory: one place for the messages of all rounds",
+        MEMORY,
+        "self._messages_2RB[self._round % 2]",
+        "self._messages_2RB[0]",
+        (OF_MEMORY,),
+    ),
+    Mutant(
+        "shared memory: the last rank is not waited for",
+        MEMORY,
+        "for rank in range(self._size):",
+        "for rank in range(self._size - 1):",
+        (OF_MEMORY,),
+    ),
+    Mutant(
+        "shared memory: a file without the token is taken",
+        MEMORY,
+        ".decode() != token:",
+        ".decode() == 0:",
+        (OF_MEMORY,),
+    ),
+    Mutant(
+        "shared memory: who reached it does not ask whether all did",
+        MEMORY,
+        'if not all([hear(f"reached/{other}") for other in range(size)]):',
+        "if file is None:",
+        (OF_MEMORY,),
+    ),
+    Mutant(
+        "shared memory: who waits does not look",
+        MEMORY,
+        "                self._look()",
+        "                pass",
+        (OF_MEMORY,),
     ),
 )

@@ -59,6 +59,9 @@ class AccelerateConfig:
         {"target": None, "draft": None},
         "which ranks hold what: draft: [0, 1]; target: [[0, 2], [1, 3]], for speculation on attention; null: as usual",
     )
+    shared_memory: bool = option(
+        True, "on the CPU: exchange short messages between processes of one machine through memory that they share"
+    )
     timeout: float = option(
         600.0, "seconds that a process waits for the others before the run ends", above=0, maximum=LONGEST_TIMEOUT
     )
@@ -167,7 +170,7 @@ class AccelerateBackend(Backend):
                     PartialState(timeout=timedelta(seconds=self.config.timeout), **how)
             except RuntimeError as error:
                 raise RankLost(f"the processes of this run did not find each other ({reason(error)})") from error
-        join(ProcessRanks(timedelta(seconds=self.config.timeout)))
+        join(ProcessRanks(timedelta(seconds=self.config.timeout), self.config.shared_memory))
 
 
 @contextlib.contextmanager

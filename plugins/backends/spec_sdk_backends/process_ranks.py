@@ -1,7 +1,7 @@
 """Several processes as one group of ranks, over torch.distributed.
 
 Tensors travel with the backend of their device (gloo on the CPU, nccl between GPUs); decisions travel as JSON in CPU
-tensors, over gloo.
+tensors. Short ones of the CPU go through memory that the processes of one machine share, where they have any.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ import torch.distributed as dist
 from spec_sdk.cli.ending import end_now
 from spec_sdk.errors import RankLost
 from spec_sdk.ranks import ALONE, DeviceGroups, Ranks, Wait
+from spec_sdk_backends import shared_memory
 from spec_sdk_backends.lifelines import Lifelines
+from spec_sdk_backends.shared_memory import CAPACITY, SharedMemory
 
 T = TypeVar("T")
 
@@ -47,10 +49,11 @@ LOOK = timedelta(seconds=0.5)
 class ProcessRanks(Ranks):
     """All ranks of torch.distributed's default process group, which must be up.
 
-    ``timeout``: how long a part of them waits for each other; torch's own if left out.
+    ``timeout``: how long a part of them waits for each other; torch's own if left out. ``shares_memory``: whether those
+    of one machine do.
     """
 
-    def __init__(self, timeout: timedelta | None = None) -> None:
+    def __init__(self, timeout: timedelta | None = None, shares_memory: bool = False) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._timeout = timeout
@@ -63,6 +66,33 @@ class ProcessRanks(Ranks):
         self._is_stuck = False
         self._status_when_stuck: int | None = None
         atexit.register(self._end_if_stuck)
+        self._shares_memory = shares_memory
+        self._memory: dict[tuple[int, ...], SharedMemory | None] = {}
+        self._share_memory(tuple(range(self.size)))
+
+    def _share_memory(self, members: tuple[int, ...]) -> None:
+        """Memory for these ranks alone, of which this is one."""
+        self._memory[members] = None
+        if not self._shares_memory:
+            return
+        prefix = "spec_sdk/memory/" + "-".join(map(str, members))
+        timeout = self._timeout or timedelta(minutes=30)
+        with self.together():
+            self._memory[members] = shared_memory.meet(
+                lambda key, text: self._store.set(f"{prefix}/{key}", text),
+                lambda key: self._from_leader(f"{prefix}/{key}").decode(),
+                members.index(self.rank),
+                len(members),
+                self.look,
+                LOOK.total_seconds(),
+                timeout.total_seconds(),
+            )
+
+    def _memory_for(self, x: torch.Tensor, members: tuple[int, ...] | None) -> SharedMemory | None:
+        """Where a message like ``x`` of these ranks (None: all) goes, if not over a connection."""
+        if x.device.type != "cpu" or x.nbytes > CAPACITY:
+            return None
+        return self._memory[members or tuple(range(self.size))]
 
     def decide(self, choose: Callable[[], T]) -> T:
         text = json.dumps(choose()).encode() if self.is_leader else b""
@@ -70,8 +100,7 @@ class ProcessRanks(Ranks):
         if self.is_leader:
             message = bytearray(len(text).to_bytes(_LENGTH, "little") + text[: BLOCK - _LENGTH])
             first[: len(message)] = torch.frombuffer(message, dtype=torch.uint8)
-        with self.together():
-            self.complete(dist.broadcast(first, src=0, async_op=True), first)
+        first = self._of_leader(first)
         received = first.numpy().tobytes()
         length = int.from_bytes(received[:_LENGTH], "little")
         received = received[_LENGTH : _LENGTH + length]
@@ -79,23 +108,50 @@ class ProcessRanks(Ranks):
             rest = torch.zeros(length - len(received), dtype=torch.uint8)
             if self.is_leader:
                 rest = torch.frombuffer(bytearray(text[len(received) :]), dtype=torch.uint8)
-            with self.together():
-                self.complete(dist.broadcast(rest, src=0, async_op=True), rest)
-            received += rest.numpy().tobytes()
+            received += self._of_leader(rest).numpy().tobytes()
         decision: T = json.loads(received)
         return decision
 
-    def all_reduce(self, x: torch.Tensor, group: Any = None) -> torch.Tensor:
-        x = x.contiguous()
+    def _of_leader(self, message_B: torch.Tensor) -> torch.Tensor:
+        """The leader's bytes of a message that is as long on all ranks."""
+        memory = self._memory_for(message_B, None)
         with self.together():
-            self.complete(dist.all_reduce(x, group=group, async_op=True), x)
+            if memory is not None:
+                mine_B = message_B if self.is_leader else message_B[:0]
+                return memory.exchange(mine_B)[0, : message_B.shape[0]].clone()
+            self.complete(dist.broadcast(message_B, src=0, async_op=True), message_B)
+        return message_B
+
+    def all_reduce(self, x: torch.Tensor, members: tuple[int, ...] | None = None) -> torch.Tensor:
+        """``members``: a part of the ranks, this one among them; all of them if left out."""
+        x = x.contiguous()
+        memory = self._memory_for(x, members)
+        with self.together():
+            if memory is not None:
+                # in the order of ranks on each of them, so that all have the same sum
+                first, *others = _tensors(memory, x)
+                total = first.clone()
+                for other in others:
+                    total += other
+                return total
+            self.complete(dist.all_reduce(x, group=self._group_of(members), async_op=True), x)
         return x
 
-    def all_gather(self, x: torch.Tensor, group: Any = None) -> torch.Tensor:
-        gathered = x.new_empty((dist.get_world_size(group), *x.shape))
+    def all_gather(self, x: torch.Tensor, members: tuple[int, ...] | None = None) -> torch.Tensor:
+        """``members``: as for :meth:`all_reduce`."""
+        x = x.contiguous()
+        memory = self._memory_for(x, members)
         with self.together():
-            self.complete(dist.all_gather(list(gathered.unbind(0)), x.contiguous(), group=group, async_op=True), x)
+            if memory is not None:
+                return torch.stack(_tensors(memory, x))
+            group = self._group_of(members)
+            gathered = x.new_empty((dist.get_world_size(group), *x.shape))
+            self.complete(dist.all_gather(list(gathered.unbind(0)), x, group=group, async_op=True), x)
         return gathered
+
+    def _group_of(self, members: tuple[int, ...] | None) -> Any:
+        """torch.distributed's group of them; None stands for all."""
+        return None if members is None else self._parts[members]
 
     def halves(self, first: Sequence[int] | None = None) -> DeviceGroups:
         size = self.size // 2
@@ -122,6 +178,8 @@ class ProcessRanks(Ranks):
         if ranks not in self._parts:
             with self.together():
                 self._parts[ranks] = dist.new_group(ranks, self._timeout)
+            if self.rank in ranks:
+                self._share_memory(ranks)
         place = ranks.index(self.rank) if self.rank in ranks else 0
         return _Part(self, ranks, place)
 
@@ -250,18 +308,14 @@ class _Part(Ranks):
         self._everyone = everyone
         self._members = members
 
-    @property
-    def _group(self) -> Any:
-        return self._everyone._parts[self._members]
-
     def decide(self, choose: Callable[[], T]) -> T:
         raise RuntimeError("what is decided, all ranks are told: some of them decide nothing of their own")
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        return self._everyone.all_reduce(x, self._group)
+        return self._everyone.all_reduce(x, self._members)
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        return self._everyone.all_gather(x, self._group)
+        return self._everyone.all_gather(x, self._members)
 
 
 class _Peer:
@@ -317,6 +371,12 @@ class _Peer:
                 self._everyone.look()
         if failed:
             raise failed[0]
+
+
+def _tensors(memory: SharedMemory, x: torch.Tensor) -> list[torch.Tensor]:
+    """Every rank's tensor like ``x``, which is this one's, in the shared memory: to be read before the next of them."""
+    messages_RB = memory.exchange(x.view(-1).view(torch.uint8))
+    return [message_B.view(x.dtype).view(x.shape) for message_B in messages_RB[:, : x.nbytes]]
 
 
 def _clear_frames(error: BaseException) -> None:
