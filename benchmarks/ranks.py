@@ -3,8 +3,9 @@
     python -m benchmarks.ranks --processes 2 --count 2 --new-tokens 32
 
 The leader process measures both in turn: a pipeline of its own, and the same one spread over all processes. Writes
-results/ranks.json: machine, and per pipeline the ratio of tokens per second, of every round and its median, and whether
-the tokens are the same. ``--gloo``: the processes share no memory, as those of several machines.
+results/ranks.json: machine, microseconds of a sum over all of them of a row as long as the target's hidden states, and
+per pipeline the ratio of tokens per second, of every round and its median, and whether the tokens are the same.
+``--gloo``: the processes share no memory, as those of several machines.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from benchmarks.places import RESULTS
 from benchmarks.support.processes import led, start_others
@@ -41,6 +45,17 @@ def compared(alone: Pipeline, spread: Pipeline, prompts: Sequence[Prompt], new_t
     return {"speedup": speedup, "one": one, "spread": many, "same_tokens": tokens == expected}
 
 
+def sum_us(pipeline: Pipeline, count: int = 500) -> float:
+    """Mean time of a sum over the ranks, all of which call this together."""
+    row_M = torch.ones(1, pipeline.models.target.executor.config.hidden_size)
+    for _ in range(20):
+        pipeline.ranks.all_reduce(row_M)
+    began = time.perf_counter()
+    for _ in range(count):
+        pipeline.ranks.all_reduce(row_M)
+    return 1e6 * (time.perf_counter() - began) / count
+
+
 def main() -> int:
     parser = script_parser(__doc__, count=2, new_tokens=32, output=RESULTS / "ranks.json")
     parser.add_argument("--processes", type=int, default=2)
@@ -63,6 +78,7 @@ def main() -> int:
         "cpus": os.cpu_count(),
         "prompts": len(prompts),
         "new_tokens": arguments.new_tokens,
+        "sum_us": sum_us(first),
         "pipelines": {},
     }
 

@@ -24,6 +24,7 @@ def test_two_processes_and_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(output.read_text())
     assert list(report["pipelines"]) == pipelines and report["prompts"] == 2
+    assert report["sum_us"] > 0
     for measured in report["pipelines"].values():
         assert measured["same_tokens"] and len(measured["rounds"]) == 2 and measured["speedup"] > 0
         assert {round["spread"]["new_tokens"] for round in measured["rounds"]} == {12}

@@ -1,5 +1,5 @@
-"""Memory that the processes of one machine share, through which they exchange small tensors: some 20 us, where a sum
-over gloo's connections takes a millisecond.
+"""Memory that the processes of one machine share, through which they exchange small tensors: a sum takes some 30 us,
+over gloo's connections a millisecond (benchmarks/ranks.py).
 
 A process writes its message beside the others' and then the number of the round; who has read that number may read the
 message, since stores are seen in their order. That holds on x86 alone, so others have no such memory.
@@ -26,9 +26,10 @@ CAPACITY = 2**20
 _LINE = 64
 """Bytes of a cache line: a number of a round has one of its own."""
 _TOKEN_BYTES = 16
-SPIN_S, YIELD_S, NAP_S, LONG_NAP_S = 0.002, 0.02, 0.0001, 0.001
-"""How long a process that waits does nothing else; how long it lets others run in between; then it sleeps so long at a
-time, and so long where it has waited for a hundred times that."""
+SPIN_S, YIELD_S = 0.0002, 0.02
+"""How long a process that waits does nothing but look; and until when it lets others run in between."""
+NAP_S, LONG_NAP_S = 0.0001, 0.001
+"""How long it sleeps at a time then, and where it has waited for a hundred of the long ones."""
 
 
 class SharedMemory:
