@@ -101,9 +101,10 @@ def test_where_one_cannot_reach_it_none_has_it(monkeypatch: pytest.MonkeyPatch) 
     assert told.texts["reached/1"] == "" and told.texts["reached/2"] == "yes"
 
 
-def test_another_file_in_its_place_is_not_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("found", [b"\0", b"\xff"])
+def test_another_file_in_its_place_is_not_taken(found: bytes, tmp_path: Path) -> None:
     """As where another machine has one of the same name."""
-    (tmp_path / "file").write_bytes(bytes(shared_memory._bytes(2) + 32))
+    (tmp_path / "file").write_bytes(found * (shared_memory._bytes(2) + 32))
     told = Told()
     told.say("place", f"{tmp_path / 'file'} {'0' * 32}")
     told.say("reached/0", "yes")

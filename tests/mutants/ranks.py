@@ -56,8 +56,8 @@ RANKS = (
     Mutant(
         "shared memory: a file without the token is taken",
         MEMORY,
-        ".decode() != token:",
-        ".decode() == 0:",
+        "_bytes(size)) != token.encode():",
+        "_bytes(size)) is None:",
         (OF_MEMORY,),
     ),
     Mutant(

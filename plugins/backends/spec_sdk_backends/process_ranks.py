@@ -67,32 +67,33 @@ class ProcessRanks(Ranks):
         self._status_when_stuck: int | None = None
         atexit.register(self._end_if_stuck)
         self._shares_memory = shares_memory
-        self._memory: dict[tuple[int, ...], SharedMemory | None] = {}
-        self._share_memory(tuple(range(self.size)))
+        # of parts of the ranks, and under None of all of them
+        self._memory: dict[tuple[int, ...] | None, SharedMemory] = {}
+        self._share_memory(None)
 
-    def _share_memory(self, members: tuple[int, ...]) -> None:
-        """Memory for these ranks alone, of which this is one."""
-        self._memory[members] = None
+    def _share_memory(self, members: tuple[int, ...] | None) -> None:
+        """Memory for these ranks alone, of which this is one; None: for all."""
         if not self._shares_memory:
             return
-        prefix = "spec_sdk/memory/" + "-".join(map(str, members))
+        ranks = members or tuple(range(self.size))
+        prefix = "spec_sdk/memory/" + "-".join(map(str, ranks))
         timeout = self._timeout or timedelta(minutes=30)
         with self.together():
-            self._memory[members] = shared_memory.meet(
+            memory = shared_memory.meet(
                 lambda key, text: self._store.set(f"{prefix}/{key}", text),
                 lambda key: self._from_leader(f"{prefix}/{key}").decode(),
-                members.index(self.rank),
-                len(members),
+                ranks.index(self.rank),
+                len(ranks),
                 self.look,
                 LOOK.total_seconds(),
                 timeout.total_seconds(),
             )
+        if memory is not None:
+            self._memory[members] = memory
 
     def _memory_for(self, x: torch.Tensor, members: tuple[int, ...] | None) -> SharedMemory | None:
-        """Where a message like ``x`` of these ranks (None: all) goes, if not over a connection."""
-        if x.device.type != "cpu" or x.nbytes > CAPACITY:
-            return None
-        return self._memory[members or tuple(range(self.size))]
+        """Where a message like ``x`` of these ranks goes, if not over a connection."""
+        return self._memory.get(members) if x.device.type == "cpu" and x.nbytes <= CAPACITY else None
 
     def decide(self, choose: Callable[[], T]) -> T:
         text = json.dumps(choose()).encode() if self.is_leader else b""

@@ -99,14 +99,15 @@ def meet(
     with contextlib.ExitStack() as stack:
         file: Any = None
         if rank == 0:
+            token = secrets.token_hex(_TOKEN_BYTES)
             with contextlib.suppress(OSError):
-                file = stack.enter_context(_made(size)) if _suits() else None
-            say("place", "" if file is None else f"{file.name} {file.token}")
+                file = stack.enter_context(_made(size, token)) if _suits() else None
+            say("place", "" if file is None else f"{file.name} {token}")
         elif place := hear("place"):
             name, token = place.rsplit(" ", 1)
             with contextlib.suppress(OSError):
                 file = stack.enter_context(open(name, "r+b", buffering=0))
-                if not _suits() or os.pread(file.fileno(), _TOKEN_BYTES * 2, _bytes(size)).decode() != token:
+                if not _suits() or os.pread(file.fileno(), len(token), _bytes(size)) != token.encode():
                     file = None
         say(f"reached/{rank}", "" if file is None else "yes")
         # the file has no name any more when all have opened it: nothing is left of a run that is killed
@@ -116,13 +117,11 @@ def meet(
 
 
 @contextlib.contextmanager
-def _made(size: int) -> Iterator[Any]:
-    """A file of zeros for so many ranks, with a random token behind them."""
+def _made(size: int, token: str) -> Iterator[Any]:
+    """A file of zeros for so many ranks, with the token behind them."""
     with tempfile.NamedTemporaryFile(dir=PLACE, prefix="spec-sdk-", buffering=0) as named:
-        token = secrets.token_hex(_TOKEN_BYTES)
         os.posix_fallocate(named.fileno(), 0, _bytes(size) + len(token))
         os.pwrite(named.fileno(), token.encode(), _bytes(size))
-        named.token = token  # type: ignore[attr-defined]
         yield named
 
 
