@@ -13,6 +13,7 @@ from spec_sdk.model.borrowed_weights import BorrowingModel
 from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
 from spec_sdk.model.freed_memory import return_freed_memory
+from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_whisper import load_whisper
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import has_experts
@@ -24,18 +25,12 @@ from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.reduced_vocabulary import HeadRows, ReducedVocabularyHead, rows_of
 
 
-def load_decoder(
-    source: TensorSource,
-    device: torch.device,
-    dtype: torch.dtype,
-    ops: Ops | None = None,
-    embedding: Embedding | None = None,
-) -> Decoder:
+def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype, ops: Ops | None = None) -> Decoder:
     """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up; ``ops`` decides how they lie.
 
     Matrices that the source has in few bits (:meth:`TensorSource.quantized`) stay so, fused ones where all their parts
-    have the same bits. An embedding that is loaded already is used in place of the checkpoint's, and so are embedding
-    and output head of a target that lends them.
+    have the same bits. An embedding that the source has loaded is used as it is, and so are embedding and output head
+    of a target that lends them.
 
     The attention weights of all layers go, tensor by tensor, into one :class:`AttentionStack`. As plain matrices no
     weight is ever held twice.
@@ -46,7 +41,8 @@ def load_decoder(
         return load_whisper(config, weights, weights.embedding())
     blocks, stack = _blocks(config, weights)
     lent = source if isinstance(source, BorrowingModel) else None
-    embedding = embedding or (lent and lent.embedding) or weights.embedding()
+    loaded = source.embedding if isinstance(source, BorrowingModel | LayersOf) else None
+    embedding = loaded or weights.embedding()
     if lent is not None and lent.token_R is not None:
         lent_rows = rows_of(lent.head, lent.loaded.embedding) if lent.head and lent.loaded else None
         head: Projection = weights.reduced_head(lent.token_R, embedding, lent_rows, lent.head)

@@ -25,13 +25,14 @@ from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.loading import HeadKind, LoadedHead, load_head
 from spec_sdk.model.draft_heads.opening import open_draft_head, open_own_module
 from spec_sdk.model.executor import Executor
-from spec_sdk.model.load_decoder import load_decoder, load_target_ends
+from spec_sdk.model.layers_of import LayersOf
+from spec_sdk.model.load_decoder import load_target_ends
 from spec_sdk.model.model_source import ModelSource
 from spec_sdk.model.same_checkpoint import check_same_checkpoint
 from spec_sdk.model.session import Session
 from spec_sdk.model.shared_encoder import share_encoder
 from spec_sdk.model.target_ends import TargetEnds
-from spec_sdk.model.tensor_parallel import LayersOf, TensorParallelDecoder, load_shard
+from spec_sdk.model.tensor_parallel import TensorParallelDecoder, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.model.trained_drafts import trained_draft
@@ -127,7 +128,7 @@ class Models:
                 f"model.context: {context} tokens are more than {self._target_checkpoint.name} has positions for; "
                 f"use {longest} or less"
             )
-        self._whole: Decoder | None = None
+        self._whole: TorchExecutor | None = None
         if ranks.size > 1 and self._target_checkpoint.config.encoder is not None:
             raise UserError(
                 f"model.target: {self._target_checkpoint.name} is an encoder-decoder model, which runs in one process; "
@@ -135,8 +136,10 @@ class Models:
             )
         if ranks.size > 1:
             if self.group.size == 1:
-                self._whole = load_decoder(self._target_checkpoint, device, dtype, ops)
-                shard = TensorParallelDecoder(self._whole, self._whole.vocabulary, ranks, self.group, ops)
+                whole = load(self._target_checkpoint, dtype)
+                assert isinstance(whole, TorchExecutor)
+                self._whole = whole
+                shard = TensorParallelDecoder(whole.decoder, whole.vocabulary, ranks, self.group, ops)
             else:
                 shard = load_shard(self._target_checkpoint, ranks, self.group, device, dtype, ops)
             executor = self._with_cache(TorchExecutor(shard, ops))
@@ -236,7 +239,7 @@ class Models:
     def _ends(self) -> TargetEnds:
         """What heads borrow of the target: shared where it is whole in this process, else loaded."""
         name, executor = self.target.name, self.target.executor
-        whole = self._whole if self.ranks.size > 1 else getattr(executor, "decoder", None)
+        whole = getattr(self._whole if self.ranks.size > 1 else executor, "decoder", None)
         if isinstance(whole, Decoder):
             return TargetEnds.of(name, whole)
         return load_target_ends(self._target_checkpoint, name, self.device, self.dtype, self.ops)
@@ -339,12 +342,10 @@ class Models:
         if self.ranks.size == 1:
             return target.cut(layers)
         if self._whole is not None:
-            return TorchExecutor(self._whole.subset(layers), self.ops)
+            return self._whole.cut(layers)
         assert isinstance(target, TorchExecutor)
         # the embedding is whole in a shard too: one copy is enough
-        embedding = target.decoder.embedding
-        source = LayersOf(self._target_checkpoint, layers)
-        return TorchExecutor(load_decoder(source, self.device, self.dtype, self.ops, embedding), self.ops)
+        return self.load(LayersOf(self._target_checkpoint, layers, target.decoder.embedding), self.dtype)
 
 
 def check_vocabularies(target: Model, draft: Model) -> None:

@@ -187,8 +187,16 @@ class TensorParallelDecoder(Decoder):
 
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
         """Logits [B, N, V]: every rank computes its tokens', and all get all."""
-        logits_SBNW = self.ranks.all_gather(super().head(h_BNM))
+        return self.gathered(super().head(h_BNM))
+
+    def gathered(self, logits_BNW: torch.Tensor) -> torch.Tensor:
+        """Logits [B, N, V] of all ranks' logits [B, N, W]; every rank calls it with its own."""
+        logits_SBNW = self.ranks.all_gather(logits_BNW)
         return logits_SBNW.permute(1, 2, 0, 3).flatten(2)[..., : self._vocabulary]
+
+    def part(self) -> Decoder:
+        """This rank's part by itself, a decoder whose stages sum nothing: weights are shared, not copied."""
+        return Decoder(self.config, self.blocks, self.embedding, self.final_norm_M, self.output_head, stack=self.stack)
 
     def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
         """The output projection of the heads of all ranks of the group, summed."""
@@ -207,35 +215,3 @@ def load_shard(
     """
     shard = load_decoder(ShardedSource(source, ranks, group), device, dtype, ops)
     return TensorParallelDecoder(shard, source.config.vocab_size, ranks, group, ops)
-
-
-class LayersOf(TensorSource):
-    """Some layers of a checkpoint, in order, as a checkpoint of a shallower model."""
-
-    def __init__(self, source: TensorSource, layers: Sequence[int]) -> None:
-        self._source = source
-        self._layers = list(layers)
-        self.config = source.config.of_layers(layers)
-        self._whole = weights_of(source.config)
-        self._table = weights_of(self.config)
-
-    def names(self) -> frozenset[str]:
-        there = self._source.names()
-        return frozenset(name for name in self._table.shapes if self._theirs(name) in there)
-
-    def tensor(self, name: str) -> torch.Tensor:
-        return self._source.tensor(self._theirs(name))
-
-    def part(self, name: str, axis: int, first: int, end: int) -> torch.Tensor:
-        return self._source.part(self._theirs(name), axis, first, end)
-
-    def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
-        return self._source.quantized_part(self._theirs(name), axis, first, end)
-
-    def quantized(self, name: str) -> QuantizedMatrix | None:
-        return self._source.quantized(self._theirs(name))
-
-    def _theirs(self, name: str) -> str:
-        """What the whole checkpoint calls the tensor."""
-        row, layer, expert = self._table.entry(name)
-        return self._whole.name(row.role, self._layers[layer] if row.per_layer else 0, expert)

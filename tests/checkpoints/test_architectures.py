@@ -20,8 +20,9 @@ from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.family import Family
+from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_decoder import load_decoder
-from spec_sdk.model.tensor_parallel import LayersOf, ShardedSource
+from spec_sdk.model.tensor_parallel import ShardedSource
 from tests.checkpoints.gguf_files import GGUF_ARCHITECTURE, write_gguf
 from tests.support import families as test_families
 from tests.support.tiny_checkpoints import ARCHITECTURES, checkpoint_tensors, random_model, write_checkpoint

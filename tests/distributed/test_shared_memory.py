@@ -86,6 +86,29 @@ def test_every_rank_has_every_message_of_a_round(size: int) -> None:
         assert list(pool.map(take_part, range(size))) == [rounds] * size
 
 
+@pytest.mark.parametrize("shape", [(), (0, 5), (3, 7), (CAPACITY // 4,), (5, CAPACITY // 16 + 3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_sums_and_tensors_of_any_length(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Longer ones than a message go by pieces."""
+    random = torch.Generator().manual_seed(1)
+    mine = [torch.randint(-99, 99, shape, generator=random).to(dtype) for _ in range(SIZE)]
+    expected = mine[0].clone()
+    for other in mine[1:]:
+        expected += other
+    memories = everyone()
+
+    def take_part(rank: int) -> None:
+        memory = memories[rank]
+        assert memory is not None
+        assert torch.equal(memory.sum(mine[rank]), expected)
+        assert torch.equal(memory.gather(mine[rank]), torch.stack(mine))
+        message_B = mine[rank].view(-1).view(torch.uint8).clone()
+        assert torch.equal(memory.of_first(message_B), mine[0].view(-1).view(torch.uint8))
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        list(pool.map(take_part, range(SIZE)))
+
+
 def test_where_one_cannot_reach_it_none_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     told, reach = Told(), shared_memory._suits
     outsider = threading.Event()
@@ -134,5 +157,5 @@ def test_who_waits_looks_and_gives_up() -> None:
     with ThreadPoolExecutor(2) as pool:
         impatient = list(pool.map(lambda rank: met(told, rank, 2, timeout_s=0.1), range(2)))
     assert impatient[1] is not None
-    with pytest.raises(RuntimeError, match="nothing came for"):
+    with pytest.raises(RankLost, match="nothing came for"):
         impatient[1].exchange(torch.zeros(1, dtype=torch.uint8))

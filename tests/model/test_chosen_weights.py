@@ -18,9 +18,10 @@ from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights, kept_in_bits
 from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
-from spec_sdk.model.tensor_parallel import LayersOf, ShardedSource, TensorParallelDecoder
+from spec_sdk.model.tensor_parallel import ShardedSource, TensorParallelDecoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding

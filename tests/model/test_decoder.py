@@ -10,9 +10,9 @@ import torch
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
-from spec_sdk.model.tensor_parallel import LayersOf
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree, TreeBuilder

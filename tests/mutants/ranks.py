@@ -8,6 +8,10 @@ PROCESSES = "plugins/backends/spec_sdk_backends/process_ranks.py"
 MEMORY = "plugins/backends/spec_sdk_backends/shared_memory.py"
 LIFELINES = "plugins/backends/spec_sdk_backends/lifelines.py"
 OF_SILENCE = "tests/distributed/test_silent_peer.py"
+KERNELS = "plugins/backends/spec_sdk_backends/native/source/ranks.h"
+OF_KERNELS = "plugins/backends/spec_sdk_backends/native/ranks.py"
+WHOLE_PASS = "plugins/backends/spec_sdk_backends/native/whole_pass.py"
+OF_PASS = "tests/native/test_pass_of_ranks.py"
 OF_MEMORY = "tests/distributed/test_shared_memory.py"
 
 RANKS = (
@@ -42,15 +46,15 @@ RANKS = (
     Mutant(
         "shared memory: one place for the messages of all rounds",
         MEMORY,
-        "self._messages_2RB[self._round % 2]",
+        "self._messages_2RB[self.number % 2]",
         "self._messages_2RB[0]",
         (OF_MEMORY,),
     ),
     Mutant(
         "shared memory: the last rank is not waited for",
         MEMORY,
-        "for rank in range(self._size):",
-        "for rank in range(self._size - 1):",
+        "for rank in range(self.size):",
+        "for rank in range(self.size - 1):",
         (OF_MEMORY,),
     ),
     Mutant(
@@ -70,8 +74,57 @@ RANKS = (
     Mutant(
         "shared memory: who waits does not look",
         MEMORY,
-        "                self._look()",
+        "                self.look(waited_s)",
         "                pass",
         (OF_MEMORY,),
+    ),
+    Mutant(
+        "shared memory: of a message in pieces the first is sent each time",
+        MEMORY,
+        "sent_B = mine_B[piece] if",
+        "sent_B = mine_B[: piece.stop - piece.start] if",
+        (OF_MEMORY,),
+    ),
+    Mutant(
+        "kernels of ranks: one place for the messages of all rounds",
+        KERNELS,
+        "messages + (number % 2 * size + rank) * capacity",
+        "messages + rank * capacity",
+        (OF_PASS,),
+    ),
+    Mutant(
+        "kernels of ranks: the last rank is not waited for",
+        KERNELS,
+        "other < size && !lost; other++)",
+        "other < size - 1 && !lost; other++)",
+        (OF_PASS,),
+    ),
+    Mutant(
+        "kernels of ranks: who waits does not look",
+        KERNELS,
+        "if (look(now)) {",
+        "if (false) {",
+        (OF_PASS,),
+    ),
+    Mutant(
+        "kernels of ranks: messages that Python sent are not counted",
+        OF_KERNELS,
+        "        self._structure.number = self._memory.number\n",
+        "",
+        (OF_PASS,),
+    ),
+    Mutant(
+        "kernels of ranks: a message that is too long is written",
+        WHOLE_PASS,
+        "return min(most, CAPACITY // (decoder.config.hidden_size * decoder.dtype.itemsize))",
+        "return most",
+        (OF_PASS,),
+    ),
+    Mutant(
+        "a pass of ranks has the logits of a rank's own tokens",
+        WHOLE_PASS,
+        "return h_BNM, hidden, self._spread.gathered(logits_BnW)",
+        "return h_BNM, hidden, logits_BnW",
+        (OF_PASS,),
     ),
 )

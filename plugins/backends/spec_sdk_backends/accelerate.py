@@ -18,6 +18,8 @@ import torch
 from spec_sdk.cli.jobs import EXIT_LOST
 from spec_sdk.contracts import Backend, Finding, Suitability, option
 from spec_sdk.errors import UserError
+from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.executor import Executor
 from spec_sdk.model.step_clock import StepClock
 from spec_sdk.ops import Ops
 from spec_sdk.ranks import ALONE, Ranks, join, joined, launched_here, launched_processes, launched_rank
@@ -147,6 +149,9 @@ class AccelerateBackend(Backend):
     @property
     def hardware(self) -> str:
         return self._local.hardware
+
+    def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
+        return self._local.load(checkpoint, dtype)
 
     def clock(self) -> StepClock:
         return self._local.clock()

@@ -1,7 +1,7 @@
 """Several processes as one group of ranks, over torch.distributed.
 
 Tensors travel with the backend of their device (gloo on the CPU, nccl between GPUs); decisions travel as JSON in CPU
-tensors. Short ones of the CPU go through memory that the processes of one machine share, where they have any.
+tensors. Those of the CPU go through memory that the processes of one machine share, where they have any.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spec_sdk.errors import RankLost
 from spec_sdk.ranks import ALONE, DeviceGroups, Ranks, Wait
 from spec_sdk_backends import shared_memory
 from spec_sdk_backends.lifelines import Lifelines
-from spec_sdk_backends.shared_memory import CAPACITY, SharedMemory
+from spec_sdk_backends.shared_memory import SharedMemory, SharingRanks
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ LOOK = timedelta(seconds=0.5)
 """How often a rank that waits looks whether the other processes are still there."""
 
 
-class ProcessRanks(Ranks):
+class ProcessRanks(SharingRanks):
     """All ranks of torch.distributed's default process group, which must be up.
 
     ``timeout``: how long a part of them waits for each other; torch's own if left out. ``shares_memory``: whether those
@@ -59,7 +59,8 @@ class ProcessRanks(Ranks):
         self._timeout = timeout
         self._halves: dict[tuple[int, ...], DeviceGroups] = {}
         # of torch.distributed; kept only here, since a connection lasts as long as something refers to its group
-        self._parts: dict[tuple[int, ...], Any] = {}
+        self._groups: dict[tuple[int, ...], Any] = {}
+        self._parts: dict[tuple[int, ...], _Part] = {}
         # kept here, since the leader's may hold the server of all, and must outlive the group
         self._store: Any = dist.distributed_c10d._get_default_store()
         self._lifelines = Lifelines(self._store, self.rank, self.size)
@@ -67,19 +68,16 @@ class ProcessRanks(Ranks):
         self._status_when_stuck: int | None = None
         atexit.register(self._end_if_stuck)
         self._shares_memory = shares_memory
-        # of parts of the ranks, and under None of all of them
-        self._memory: dict[tuple[int, ...] | None, SharedMemory] = {}
-        self._share_memory(None)
+        self.memory = self._share_memory(tuple(range(self.size)))
 
-    def _share_memory(self, members: tuple[int, ...] | None) -> None:
-        """Memory for these ranks alone, of which this is one; None: for all."""
+    def _share_memory(self, ranks: tuple[int, ...]) -> SharedMemory | None:
+        """Memory for these ranks alone, of which this is one."""
         if not self._shares_memory:
-            return
-        ranks = members or tuple(range(self.size))
+            return None
         prefix = "spec_sdk/memory/" + "-".join(map(str, ranks))
         timeout = self._timeout or timedelta(minutes=30)
         with self.together():
-            memory = shared_memory.meet(
+            return shared_memory.meet(
                 lambda key, text: self._store.set(f"{prefix}/{key}", text),
                 lambda key: self._from_leader(f"{prefix}/{key}").decode(),
                 ranks.index(self.rank),
@@ -88,12 +86,6 @@ class ProcessRanks(Ranks):
                 LOOK.total_seconds(),
                 timeout.total_seconds(),
             )
-        if memory is not None:
-            self._memory[members] = memory
-
-    def _memory_for(self, x: torch.Tensor, members: tuple[int, ...] | None) -> SharedMemory | None:
-        """Where a message like ``x`` of these ranks goes, if not over a connection."""
-        return self._memory.get(members) if x.device.type == "cpu" and x.nbytes <= CAPACITY else None
 
     def decide(self, choose: Callable[[], T]) -> T:
         text = json.dumps(choose()).encode() if self.is_leader else b""
@@ -115,36 +107,35 @@ class ProcessRanks(Ranks):
 
     def _of_leader(self, message_B: torch.Tensor) -> torch.Tensor:
         """The leader's bytes of a message that is as long on all ranks."""
-        memory = self._memory_for(message_B, None)
         with self.together():
-            if memory is not None:
-                mine_B = message_B if self.is_leader else message_B[:0]
-                return memory.exchange(mine_B)[0, : message_B.shape[0]].clone()
+            if self.memory is not None:
+                return self.memory.of_first(message_B)
             self.complete(dist.broadcast(message_B, src=0, async_op=True), message_B)
         return message_B
 
-    def all_reduce(self, x: torch.Tensor, members: tuple[int, ...] | None = None) -> torch.Tensor:
-        """``members``: a part of the ranks, this one among them; all of them if left out."""
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return self.sum_among(None, self.memory, x)
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gather_among(None, self.memory, x)
+
+    def sum_among(self, members: tuple[int, ...] | None, memory: SharedMemory | None, x: torch.Tensor) -> torch.Tensor:
+        """:meth:`all_reduce` of ``members``, this rank among them, or all; through ``memory``, which is theirs."""
         x = x.contiguous()
-        memory = self._memory_for(x, members)
         with self.together():
-            if memory is not None:
-                # in the order of ranks on each of them, so that all have the same sum
-                first, *others = _tensors(memory, x)
-                total = first.clone()
-                for other in others:
-                    total += other
-                return total
+            if memory is not None and x.device.type == "cpu":
+                return memory.sum(x)
             self.complete(dist.all_reduce(x, group=self._group_of(members), async_op=True), x)
         return x
 
-    def all_gather(self, x: torch.Tensor, members: tuple[int, ...] | None = None) -> torch.Tensor:
-        """``members``: as for :meth:`all_reduce`."""
+    def gather_among(
+        self, members: tuple[int, ...] | None, memory: SharedMemory | None, x: torch.Tensor
+    ) -> torch.Tensor:
+        """:meth:`all_gather`, as :meth:`sum_among` sums."""
         x = x.contiguous()
-        memory = self._memory_for(x, members)
         with self.together():
-            if memory is not None:
-                return torch.stack(_tensors(memory, x))
+            if memory is not None and x.device.type == "cpu":
+                return memory.gather(x)
             group = self._group_of(members)
             gathered = x.new_empty((dist.get_world_size(group), *x.shape))
             self.complete(dist.all_gather(list(gathered.unbind(0)), x, group=group, async_op=True), x)
@@ -152,7 +143,7 @@ class ProcessRanks(Ranks):
 
     def _group_of(self, members: tuple[int, ...] | None) -> Any:
         """torch.distributed's group of them; None stands for all."""
-        return None if members is None else self._parts[members]
+        return None if members is None else self._groups[members]
 
     def halves(self, first: Sequence[int] | None = None) -> DeviceGroups:
         size = self.size // 2
@@ -178,11 +169,10 @@ class ProcessRanks(Ranks):
             return ALONE
         if ranks not in self._parts:
             with self.together():
-                self._parts[ranks] = dist.new_group(ranks, self._timeout)
-            if self.rank in ranks:
-                self._share_memory(ranks)
-        place = ranks.index(self.rank) if self.rank in ranks else 0
-        return _Part(self, ranks, place)
+                self._groups[ranks] = dist.new_group(ranks, self._timeout)
+            memory = self._share_memory(ranks) if self.rank in ranks else None
+            self._parts[ranks] = _Part(self, ranks, memory)
+        return self._parts[ranks]
 
     def leader_first(self, key: str, prepare: Callable[[], T]) -> T:
         prepared: list[T] = []
@@ -254,7 +244,7 @@ class ProcessRanks(Ranks):
         return tells, status
 
     def close(self) -> None:
-        self._parts.clear()
+        self._groups.clear()
         self._lifelines.leave()
         # it would wait for the operation that does not end
         if dist.is_initialized() and not self._is_stuck:
@@ -300,12 +290,14 @@ class ProcessRanks(Ranks):
             raise RankLost(f"another process of this run went away or stands still ({reason(error)})") from error
 
 
-class _Part(Ranks):
-    """Some of the ranks, of which this one is number ``place`` if it is one of them."""
+class _Part(SharingRanks):
+    """Some of the ranks, with the memory that these share."""
 
-    def __init__(self, everyone: ProcessRanks, members: tuple[int, ...], place: int) -> None:
-        self.rank = place
+    def __init__(self, everyone: ProcessRanks, members: tuple[int, ...], memory: SharedMemory | None) -> None:
+        # who is not one of them must not use it
+        self.rank = members.index(everyone.rank) if everyone.rank in members else 0
         self.size = len(members)
+        self.memory = memory
         self._everyone = everyone
         self._members = members
 
@@ -313,10 +305,10 @@ class _Part(Ranks):
         raise RuntimeError("what is decided, all ranks are told: some of them decide nothing of their own")
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        return self._everyone.all_reduce(x, self._members)
+        return self._everyone.sum_among(self._members, self.memory, x)
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        return self._everyone.all_gather(x, self._members)
+        return self._everyone.gather_among(self._members, self.memory, x)
 
 
 class _Peer:
@@ -372,12 +364,6 @@ class _Peer:
                 self._everyone.look()
         if failed:
             raise failed[0]
-
-
-def _tensors(memory: SharedMemory, x: torch.Tensor) -> list[torch.Tensor]:
-    """Every rank's tensor like ``x``, which is this one's, in the shared memory: to be read before the next of them."""
-    messages_RB = memory.exchange(x.view(-1).view(torch.uint8))
-    return [message_B.view(x.dtype).view(x.shape) for message_B in messages_RB[:, : x.nbytes]]
 
 
 def _clear_frames(error: BaseException) -> None:

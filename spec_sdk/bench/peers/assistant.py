@@ -21,12 +21,12 @@ from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.gguf_convert import require_room
+from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.models import AUTO_DRAFT, CUT_DRAFT
 from spec_sdk.model.safetensors_reader import SINGLE_NAME, open_directory
 from spec_sdk.model.safetensors_writer import save_tensors
 from spec_sdk.model.source_cache import CacheEntry
 from spec_sdk.model.stored_matrices import CODES
-from spec_sdk.model.tensor_parallel import LayersOf
 from spec_sdk.model.trained_drafts import trained_draft
 from spec_sdk.training.draft_directory import TOKENIZER_FILES
 

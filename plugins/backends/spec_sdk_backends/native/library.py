@@ -217,7 +217,7 @@ def _declare(loaded: Any) -> None:
         "uses_amx": ([], short),
         "lay_in_panels": ([pointer, whole, whole, whole, pointer, short], None),
         "lay_side_by_side": ([whole, pointer, pointer, pointer, whole, whole, pointer, short], None),
-        "forward": ([short, *([pointer] * 9), short], short),
+        "forward": ([short, *([pointer] * 10), short], short),
         "mass_of_logits": ([short, pointer, pointer, pointer, whole, pointer, short], number),
         "mass_of_probabilities": ([pointer, pointer], number),
         "mass_beyond": ([pointer, pointer, number, pointer, number, short], number),

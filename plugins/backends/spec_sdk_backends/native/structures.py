@@ -186,6 +186,20 @@ class Scored(ctypes.Structure):
     _fields_ = [("rows", _WHOLE), ("row", _POINTER), ("logits", _POINTER)]
 
 
+Look = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_double)
+
+
+class Ranks(ctypes.Structure):
+    _fields_ = [
+        *((name, _WHOLE) for name in ("rank", "size")),
+        *((name, _POINTER) for name in ("number_of", "messages")),
+        *((name, _WHOLE) for name in ("line", "capacity", "number")),
+        ("look_s", ctypes.c_double),
+        ("look", Look),
+        ("lost", _WHOLE),
+    ]
+
+
 class DraftModel(ctypes.Structure):
     _fields_ = [
         ("shape", Shape),

@@ -1,12 +1,15 @@
 """A pass of a decoder in one native call: tokens in, hidden states and logits out.
 
 Between calls for its embedding, blocks, norm and output head Python takes some percent of a small model's pass.
+Processes that have a part of every block each, and share memory, exchange what these make within the call.
 
-Legend: B requests, N rows of a request, n of them that get logits, M model dim, R tokens of the output head.
+Legend: B requests, N rows of a request, n of them that get logits, M model dim, R tokens of the output head, W those of
+a rank's part of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Collection
 from typing import Any
@@ -16,34 +19,51 @@ import torch
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rounded_kv_cache import RoundedKVCache
+from spec_sdk.model.tensor_parallel import TensorParallelDecoder
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
 from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
-from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of
+from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, unknown_block
 from spec_sdk_backends.native.laid_out import LaidOut
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.lookup import plain_lookup, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from spec_sdk_backends.native.ranks import KernelRanks
 from spec_sdk_backends.native.structures import DTYPES, Cache, Model, Pass, Scored, address
+from spec_sdk_backends.shared_memory import CAPACITY, SharedMemory, SharingRanks
 
 Passed = tuple[torch.Tensor, dict[int, torch.Tensor], torch.Tensor]
 """What leaves the last block [B, N, M], tapped states, layer → [B, N, M], and logits [B, n, R]."""
 
 
 def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
-    """None for a decoder with parts that the kernels lack."""
-    if type(decoder) is not NativeDecoder:
+    """None for a decoder with parts that the kernels lack, or one of ranks that share no memory."""
+    made = None
+    if type(decoder) is NativeDecoder:
+        made = NativeWholePass(decoder)
+    elif type(decoder) is TensorParallelDecoder:
+        made = _of_shard(decoder)
+    return made if made is not None and made.takes_any else None
+
+
+def _of_shard(decoder: TensorParallelDecoder) -> NativePassOfRanks | None:
+    memory = decoder.group.memory if isinstance(decoder.group, SharingRanks) else None
+    if decoder.group.size > 1 and memory is None:
         return None
-    made = NativeWholePass(decoder)
-    return made if made.takes_any else None
+    part = decoder.part()
+    return None if unknown_block(part) else NativePassOfRanks(NativeDecoder(part), decoder, memory)
 
 
 class NativeWholePass(LaidOut):
     """Runs all blocks one after the other: what a plain runner does."""
 
     _decoder: NativeDecoder
+
+    def _lent_ranks(self) -> contextlib.AbstractContextManager[int | None]:
+        """Those that run it together, for the kernels; None: this process alone."""
+        return contextlib.nullcontext()
 
     def _read_weights(self) -> tuple[Any, ...]:
         decoder = self._decoder
@@ -98,23 +118,54 @@ class NativeWholePass(LaidOut):
         tables = decoder.rotary_tables(cache.capacity)
         cosines, sines = addresses_of(tables)
         of_pass, storage = Pass.of(inputs), Cache.of(cache.k_LSGCD, cache.v_LSGCD)
-        made = library().spec_forward(
-            DTYPES[decoder.dtype],
-            address(self._model),
-            address(of_pass),
-            address(storage),
-            # the tokens come first in it
-            inputs.flat.data_ptr(),
-            ctypes.addressof(cosines),
-            ctypes.addressof(sines),
-            h_BNM.data_ptr(),
-            ctypes.addressof(places),
-            address(scored),
-            torch.get_num_threads(),
-        )
+        with self._lent_ranks() as ranks:
+            made = library().spec_forward(
+                DTYPES[decoder.dtype],
+                address(self._model),
+                address(of_pass),
+                address(storage),
+                # the tokens come first in it
+                inputs.flat.data_ptr(),
+                ctypes.addressof(cosines),
+                ctypes.addressof(sines),
+                h_BNM.data_ptr(),
+                ctypes.addressof(places),
+                address(scored),
+                ranks,
+                torch.get_num_threads(),
+            )
         if not made:
             # the stages say what is wrong
             return None
         if decoder.layers in taps:
             left[decoder.layers] = h_BNM
         return h_BNM, left, logits_BnR
+
+
+class NativePassOfRanks(NativeWholePass):
+    """A rank's part in a pass of the decoder ``spread`` over ranks, which share ``memory``; ``part``: its own.
+
+    All of them call it; one whose stages do the same sends the same messages.
+    """
+
+    def __init__(self, part: NativeDecoder, spread: TensorParallelDecoder, memory: SharedMemory | None) -> None:
+        self._spread = spread
+        self._ranks = None if memory is None else KernelRanks(memory)
+        super().__init__(part)
+
+    def _lay_out(self) -> int:
+        most = super()._lay_out()
+        if self._ranks is None:
+            return most
+        decoder = self._decoder
+        return min(most, CAPACITY // (decoder.config.hidden_size * decoder.dtype.itemsize))
+
+    def _lent_ranks(self) -> contextlib.AbstractContextManager[int | None]:
+        return super()._lent_ranks() if self._ranks is None else self._ranks.lent()
+
+    def __call__(self, inputs: PassInputs, cache: KVCache, taps: Collection[int], logits: str) -> Passed | None:
+        made = super().__call__(inputs, cache, taps, logits)
+        if made is None or logits == "none":
+            return made
+        h_BNM, hidden, logits_BnW = made
+        return h_BNM, hidden, self._spread.gathered(logits_BnW)

@@ -4,6 +4,7 @@
 
 #include "attention.h"
 #include "matrix.h"
+#include "ranks.h"
 
 extern "C" struct Block {
     Matrix qkv, output, gate_up, down;
@@ -37,6 +38,7 @@ template <class T> struct Work {
     Team* team;
     const T* beside = nullptr;  // [rows, model]: what the attention reads before each row of h; null: nothing
     const T* entered = nullptr;  // [rows, model]: what the attention reads in place of h; null: h
+    Ranks* ranks = nullptr;  // which have parts of the heads and of the MLP each; null: all is here
 };
 
 // What one thread works on.
@@ -185,13 +187,39 @@ void add_rounded(T* h, int64_t h_stride, int64_t rows, int64_t count, const floa
         }
 }
 
+// h += y, of the outputs from ``first`` on; or y into this rank's message
+template <class T> void add_part(const Work<T>& work, int64_t first, int64_t count, const float* y, int64_t stride) {
+    int64_t M = work.shape.model;
+    if (!work.ranks) return add_rounded(work.h + first, M, work.rows, count, y, stride);
+    T* message = work.ranks->template next<T>() + first;
+    for (int64_t r = 0; r < work.rows; r++)
+        for (int64_t c = 0; c < count; c++) message[r * M + c] = rounded<T>(y[r * stride + c]);
+}
+
+// h += the sum of all ranks' messages, in the order of ranks on each of them; nothing without ranks
+template <class T> void add_parts_of_all(const Work<T>& work) {
+    if (!work.ranks) return;
+    Ranks& ranks = *work.ranks;
+    work.team->meet();
+    if (!omp_get_thread_num()) ranks.exchange();
+    work.team->meet();
+    if (ranks.lost) return;
+    Team::Part part = Team::part_of(work.rows * work.shape.model);
+    for (int64_t i = part.first; i < part.end; i++) {
+        T sum = ranks.message_of<T>(0, ranks.number)[i];
+        for (int64_t rank = 1; rank < ranks.size; rank++)
+            sum = rounded<T>(to_float(sum) + to_float(ranks.message_of<T>(rank, ranks.number)[i]));
+        work.h[i] = rounded<T>(to_float(work.h[i]) + to_float(sum));
+    }
+}
+
 // h += output(attended)
 template <class T> void add_attention(const Block& block, const Work<T>& work, Own<T>& own) {
-    int64_t M = work.shape.model, inputs = block.output.inputs;
-    Rows<T> rows = own.rows(work.attended, inputs, work.rows, block.output);
+    Rows<T> rows = own.rows(work.attended, block.output.inputs, work.rows, block.output);
     multiply<T>(block.output, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
-        add_rounded(work.h + first, M, rows.count, count, y, stride);
+        add_part(work, first, count, y, stride);
     });
+    add_parts_of_all(work);
 }
 
 // active = silu(gate) · up, of the norm of h. A dense matrix has whole panels of gates.
@@ -227,9 +255,9 @@ template <class T> void activate(const Block& block, const Work<T>& work, Own<T>
 
 // h += down(active)
 template <class T> void add_mlp(const Block& block, const Work<T>& work, Own<T>& own) {
-    int64_t M = work.shape.model;
     Rows<T> rows = own.rows(work.active, work.shape.mlp, work.rows, block.down);
     multiply<T>(block.down, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
-        add_rounded(work.h + first, M, rows.count, count, y, stride);
+        add_part(work, first, count, y, stride);
     });
+    add_parts_of_all(work);
 }

@@ -37,11 +37,12 @@ Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosin
 }
 
 // ``group``: of each block the number of its group, whose attention reads what enters the group; null: of each its own.
-// ``left``: where what leaves each block is kept [rows, model], or null; null: of none
+// ``left``: where what leaves each block is kept [rows, model], or null; null: of none. ``ranks``: which have a part of
+// every block each; once they are lost, h means nothing.
 template <class T>
 void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, const Pass& pass, const Cache& cache,
             T* h, const T* beside, const void* const* cosines, const void* const* sines, const int32_t* position,
-            int threads, const int64_t* group = nullptr, void* const* left = nullptr) {
+            int threads, const int64_t* group = nullptr, void* const* left = nullptr, Ranks* ranks = nullptr) {
     thread_local Buffers<T> kept;
     Buffers<T>& buffers = kept;
     Sight sight(pass);
@@ -49,6 +50,7 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
     Team team;
     Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, position, buffers, team);
     work.beside = beside;
+    work.ranks = ranks;
     if (group) buffers.entered.resize(work.rows * shape.model), work.entered = buffers.entered.data();
 #pragma omp parallel num_threads(threads)
     {
@@ -72,10 +74,12 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
             team.meet();
             add_attention(block, work, own);
             team.meet();
+            if (ranks && ranks->lost) break;
             activate(block, work, own);
             team.meet();
             add_mlp(block, work, own);
             team.meet();
+            if (ranks && ranks->lost) break;
             if (left && left[i]) {
                 // all have met again before h changes
                 Team::Part part = Team::part_of(work.rows * shape.model);

@@ -24,16 +24,17 @@ extern "C" struct Scored {
     void* logits;          // written: [rows, R]
 };
 
-// ``token`` [B * N], padding included; h [B * N, M] is written: what leaves the last block. ``left`` as of blocks. False,
-// and nothing done, for a token that there is not.
+// ``token`` [B * N], padding included; h [B * N, M] is written: what leaves the last block. ``left`` and
+// ``ranks`` as of blocks. False, and nothing done, for a token that there is not.
 template <class T>
 bool forward(const Model& model, const Pass& pass, const Cache& cache, const int32_t* token, const void* const* cosines,
-             const void* const* sines, T* h, void* const* left, const Scored& scored, int threads) {
+             const void* const* sines, T* h, void* const* left, const Scored& scored, Ranks* ranks, int threads) {
     int64_t M = model.shape.model, rows = pass.requests * pass.width;
     if (std::any_of(token, token + rows, [&](int32_t t) { return t < 0 || t >= model.tokens; })) return false;
     look_up<T>(model.embedding, token, rows, M, h);
     blocks<T>(model.shape, model.blocks, 0, model.layers, pass, cache, h, nullptr, cosines, sines, pass.position,
-              threads, nullptr, left);
+              threads, nullptr, left, ranks);
+    if (ranks && ranks->lost) return true;
     thread_local std::vector<T> kept;
     kept.resize(scored.rows * M);
     T* normal = kept.data();

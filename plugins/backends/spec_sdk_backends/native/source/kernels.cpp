@@ -158,12 +158,13 @@ void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t 
                       position, threads, nullptr, left);
 }
 
-// a whole pass, as forward.h says; whether it was made
+// a whole pass, as forward.h says, of these ranks or, where null, of this process alone; whether it was made
 int spec_forward(int dtype, const Model* model, const Pass* pass, const Cache* cache, const int32_t* token,
                   const void* const* cosines, const void* const* sines, void* h, void* const* left,
-                  const Scored* scored, int threads) {
-    if (dtype) return forward<bf16>(*model, *pass, *cache, token, cosines, sines, (bf16*)h, left, *scored, threads);
-    return forward<float>(*model, *pass, *cache, token, cosines, sines, (float*)h, left, *scored, threads);
+                  const Scored* scored, Ranks* ranks, int threads) {
+    if (dtype)
+        return forward<bf16>(*model, *pass, *cache, token, cosines, sines, (bf16*)h, left, *scored, ranks, threads);
+    return forward<float>(*model, *pass, *cache, token, cosines, sines, (float*)h, left, *scored, ranks, threads);
 }
 
 // what tokens are drawn from, and drawing, as mass.h says

@@ -50,6 +50,14 @@ class Team {
         return {count * thread / size, count * (thread + 1) / size};
     }
 
+    static void pause() {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        asm volatile("yield");
+#endif
+    }
+
   private:
 #if defined(__linux__)
     static_assert(sizeof(std::atomic<int>) == sizeof(int), "a futex is an int");
@@ -62,14 +70,6 @@ class Team {
 
     void wake() {}
 #endif
-
-    static void pause() {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        asm volatile("yield");
-#endif
-    }
 
     alignas(64) std::atomic<int> _arrived{0};
     alignas(64) std::atomic<int> _round{0};

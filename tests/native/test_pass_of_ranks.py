@@ -1,0 +1,172 @@
+"""A pass that several ranks make in one native call each is that of their stages; a rank may do either; and one that is
+gone ends the others' wait. Threads stand in for the processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from spec_sdk.errors import RankLost
+from spec_sdk.model.chosen_weights import ChosenWeights
+from spec_sdk.model.session import Session
+from spec_sdk.model.tensor_parallel import TensorParallelDecoder, load_shard
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ranks import ALONE, Ranks
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
+from spec_sdk_backends.native import whole_pass
+from spec_sdk_backends.native.ops import NativeOps
+from spec_sdk_backends.native.whole_pass import NativePassOfRanks, NativeWholePass, native_whole_pass
+from spec_sdk_backends.shared_memory import SharedMemory, SharingRanks
+from tests.distributed.test_shared_memory import Told, met
+from tests.native.test_deterministic import Checkpoint
+from tests.native.test_whole_pass import results, tokens
+from tests.support.threads import threads
+
+CPU = torch.device("cpu")
+CLOSE = {torch.float32: 1e-5, torch.bfloat16: 0.03}
+"""Of the largest value."""
+
+
+class Rank(SharingRanks):
+    """One of several threads that share memory as processes would."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self.rank, self.size, self.memory = memory.rank, memory.size, memory
+        self.shared = memory
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return self.shared.sum(x.contiguous())
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        return self.shared.gather(x.contiguous())
+
+
+def ranks_of(size: int, look: Callable[[], None] = lambda: None) -> list[Rank]:
+    told = Told()
+    with ThreadPoolExecutor(size) as pool:
+        memories = list(pool.map(lambda rank: met(told, rank, size, look), range(size)))
+    return [Rank(memory) for memory in memories if memory is not None]
+
+
+def source_of(family: str, weights: str) -> ChosenWeights:
+    """In few bits a part of the columns has whole groups, and every part of dense ones whole panels."""
+    return ChosenWeights(Checkpoint(family, intermediate_size=128), weights, lambda bits: True)
+
+
+def whole(family: str, dtype: torch.dtype, weights: str) -> TorchExecutor:
+    made = CpuBackend(CpuConfig(native=True, activations="exact")).load(source_of(family, weights), dtype)
+    assert isinstance(made, TorchExecutor) and isinstance(made._whole_pass, NativeWholePass)
+    return made
+
+
+def shard(rank: Ranks, family: str, dtype: torch.dtype, weights: str) -> TorchExecutor:
+    ops = NativeOps(CpuOps())
+    return TorchExecutor(load_shard(source_of(family, weights), rank, rank, CPU, dtype, ops), ops)
+
+
+def of_all(executors: list[TorchExecutor]) -> list[list[torch.Tensor]]:
+    """What every rank computes of all, without the parts of K and V that each has."""
+    with ThreadPoolExecutor(len(executors)) as pool:
+        return [found[:-2] for found in pool.map(results, executors)]
+
+
+def stages_alone(executor: TorchExecutor) -> TorchExecutor:
+    """It, without passes in one call."""
+    vars(executor)["_whole_pass"] = None
+    return executor
+
+
+def far(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """The largest difference, as a part of the largest value."""
+    return max(float((one - other).abs().max() / other.abs().max()) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(("weights", "size"), [("dense", 2), ("dense", 4), ("int8", 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", ["smollm", "biased_llama", "qwen3"])
+def test_all_ranks_have_what_one_computes(family: str, dtype: torch.dtype, weights: str, size: int) -> None:
+    """Four ranks share two KV heads: each has half a group of weights in few bits, which would be dense."""
+    with torch.no_grad():
+        expected = results(whole(family, dtype, weights))[:-2]
+    executors = [shard(rank, family, dtype, weights) for rank in ranks_of(size)]
+    assert all(isinstance(executor._whole_pass, NativePassOfRanks) for executor in executors)
+    with threads(1 if size == 4 else 2):
+        first, *others = of_all(executors)
+    assert far(first, expected) < CLOSE[dtype]
+    for other in others:
+        assert all(torch.equal(one, same) for one, same in zip(other, first, strict=True))
+
+
+def test_a_rank_may_compute_stage_by_stage() -> None:
+    """As one whose part the kernels lack: it sends the same messages."""
+    executors = [shard(rank, "smollm", torch.float32, "dense") for rank in ranks_of(2)]
+    at_once, _ = of_all(executors)
+    mixed, _ = of_all([executors[0], stages_alone(executors[1])])
+    staged, _ = of_all([stages_alone(executor) for executor in executors])
+    assert far(mixed, at_once) < 1e-5 and far(staged, at_once) < 1e-5
+
+
+def test_rows_whose_message_is_too_long_are_left_to_the_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, _ = of_all([shard(rank, "smollm", torch.float32, "dense") for rank in ranks_of(2)])
+    monkeypatch.setattr(whole_pass, "CAPACITY", 4 * 64 * 4)
+    executors = [shard(rank, "smollm", torch.float32, "dense") for rank in ranks_of(2)]
+    made: list[int] = []
+    call = NativePassOfRanks.__call__
+
+    def counted(self: NativePassOfRanks, inputs: object, *arguments: object) -> object:
+        found = call(self, inputs, *arguments)  # type: ignore[arg-type]
+        made.append(0 if found is None else found[0].shape[0] * found[0].shape[1])
+        return found
+
+    monkeypatch.setattr(NativePassOfRanks, "__call__", counted)
+    found, _ = of_all(executors)
+    assert far(found, expected) < 1e-5
+    assert 0 in made and 0 < max(made) <= 4
+
+
+def test_ranks_without_memory_go_by_stages() -> None:
+    (rank, _) = ranks_of(2)
+    rank.memory = None
+    executor = shard(rank, "smollm", torch.float32, "dense")
+    assert native_whole_pass(executor.decoder) is None
+
+
+def test_a_whole_decoder_whose_head_ranks_divide() -> None:
+    """Each device group of two that has one rank: blocks need nobody."""
+    of_one = whole("smollm", torch.float32, "dense")
+    with torch.no_grad():
+        expected = results(of_one)[:-2]
+    made = [TensorParallelDecoder(of_one.decoder, of_one.vocabulary, rank, ALONE, of_one.ops) for rank in ranks_of(2)]
+    first, second = of_all([TorchExecutor(decoder, of_one.ops) for decoder in made])
+    assert all(torch.equal(one, other) for one, other in zip(first, expected, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(second, expected, strict=True))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_who_waits_within_a_pass_learns_that_the_other_is_gone(number: int) -> None:
+    looks = []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            raise RankLost("gone")
+
+    first, _ = (shard(rank, "smollm", torch.float32, "dense") for rank in ranks_of(2, look))
+    raised: list[RankLost] = []
+
+    def feed() -> None:
+        with pytest.raises(RankLost, match="gone") as caught:
+            Session(first).prefill(0, tokens(5, 1))
+        raised.append(caught.value)
+
+    with threads(number):
+        # one that waits for ever must not keep the tests
+        waiting = threading.Thread(target=feed, daemon=True)
+        waiting.start()
+        waiting.join(20)
+    assert len(raised) == 1 and len(looks) == 3
