@@ -141,7 +141,7 @@ class Models:
                 self._whole = whole
                 shard = TensorParallelDecoder(whole.decoder, whole.vocabulary, ranks, self.group, ops)
             else:
-                shard = load_shard(self._target_checkpoint, ranks, self.group, device, dtype, ops)
+                shard = load_shard(self._target_checkpoint, ranks, self.group, load, dtype, ops)
             executor = self._with_cache(TorchExecutor(shard, ops))
             self.target = Model(self._target_checkpoint.name, executor, self._target_checkpoint.tokenizer)
         else:
@@ -315,7 +315,7 @@ class Models:
 
     def _shard(self, source: TensorSource, among: Ranks) -> Executor:
         """This rank's part of a model that ``among`` divide; its output head among them too."""
-        shard = load_shard(source, among, among, self.device, self.dtype, self.ops)
+        shard = load_shard(source, among, among, self.load, self.dtype, self.ops)
         return TorchExecutor(shard, self.ops)
 
     def _with_cache(self, executor: AnyExecutor) -> AnyExecutor:

@@ -13,7 +13,7 @@ W = ceil(V/S).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +22,10 @@ import torch.nn.functional as F
 from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.model.decoder import Decoder, TensorSource
-from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations, TensorSource
+from spec_sdk.model.executor import Executor
+from spec_sdk.model.rope import Rotation
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.model.weight_table import EXPERT_MLP, KEYS, MLP, QUERIES, SHARED_MLP, VOCABULARY
 from spec_sdk.ops import Ops
 from spec_sdk.ops.quantized import QuantizedMatrix
@@ -161,7 +163,10 @@ class TensorParallelDecoder(Decoder):
     """One rank's shard of a decoder; hidden states and logits are whole on every rank.
 
     ``shard``: this rank's blocks, and the whole output head or the rows of it that are this rank's. The blocks are
-    spread over the ranks ``group``; the head over all ``ranks``, also where those are several groups.
+    spread over the ranks ``group``; the head over all ``ranks``, also where those are several groups. Stages are the
+    shard's own, with sums where the group has several ranks.
+
+    ``own``: the shard with this rank's rows of the head; its stages sum nothing.
     """
 
     head_is_collective = True
@@ -176,6 +181,7 @@ class TensorParallelDecoder(Decoder):
         self._vocabulary = vocabulary
         self.ranks = ranks
         self.group = group
+        self.own = shard.with_head(head)
 
     @property
     def vocabulary(self) -> int:
@@ -185,33 +191,52 @@ class TensorParallelDecoder(Decoder):
         """Not to be had from a shard: a draft model cut out of the target is loaded whole (:class:`LayersOf`)."""
         raise ValueError("a shard of a decoder cannot be cut")
 
+    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> Sequence[Rotation]:
+        return self.own.rotations_at(position_BN, positions)
+
     def head(self, h_BNM: torch.Tensor) -> torch.Tensor:
         """Logits [B, N, V]: every rank computes its tokens', and all get all."""
-        return self.gathered(super().head(h_BNM))
+        return self.gathered(self.own.head(h_BNM))
 
     def gathered(self, logits_BNW: torch.Tensor) -> torch.Tensor:
         """Logits [B, N, V] of all ranks' logits [B, N, W]; every rank calls it with its own."""
         logits_SBNW = self.ranks.all_gather(logits_BNW)
         return logits_SBNW.permute(1, 2, 0, 3).flatten(2)[..., : self._vocabulary]
 
-    def part(self) -> Decoder:
-        """This rank's part by itself, a decoder whose stages sum nothing: weights are shared, not copied."""
-        return Decoder(self.config, self.blocks, self.embedding, self.final_norm_M, self.output_head, stack=self.stack)
+    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
+        return self.own.blocks_at_once(h_BNM, work, first, end) if self.group.size == 1 else None
+
+    def pre_attention(
+        self, layer: int, h_BNM: torch.Tensor, work: Rotations
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.own.pre_attention(layer, h_BNM, work)
 
     def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
         """The output projection of the heads of all ranks of the group, summed."""
-        return self.group.all_reduce(super().project(layer, o_BNHD))
+        return self.group.all_reduce(self.own.project(layer, o_BNHD))
+
+    def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
+        if self.group.size == 1:
+            return self.own.post_attention(layer, h_BNM, a_BNM)
+        return super().post_attention(layer, h_BNM, a_BNM)
 
     def summed(self, m_BNM: torch.Tensor) -> torch.Tensor:
         return self.group.all_reduce(m_BNM)
 
 
 def load_shard(
-    source: TensorSource, ranks: Ranks, group: Ranks, device: torch.device, dtype: torch.dtype, ops: Ops
+    source: TensorSource,
+    ranks: Ranks,
+    group: Ranks,
+    load: Callable[[TensorSource, torch.dtype], Executor],
+    dtype: torch.dtype,
+    ops: Ops,
 ) -> TensorParallelDecoder:
     """Read this rank's part of a checkpoint: of the blocks its share in ``group``, of the head that in ``ranks``.
 
-    Raises UserError for more ranks than attention heads.
+    ``load``: makes a decoder in torch of a checkpoint that is only its part. Raises UserError for more ranks than
+    attention heads.
     """
-    shard = load_decoder(ShardedSource(source, ranks, group), device, dtype, ops)
-    return TensorParallelDecoder(shard, source.config.vocab_size, ranks, group, ops)
+    shard = load(ShardedSource(source, ranks, group), dtype)
+    assert isinstance(shard, TorchExecutor)
+    return TensorParallelDecoder(shard.decoder, source.config.vocab_size, ranks, group, ops)

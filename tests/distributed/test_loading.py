@@ -20,15 +20,14 @@ from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.safetensors_reader import SafetensorsFile
 from spec_sdk.model.tensor_parallel import ShardedSource, load_shard
-from spec_sdk.ops import Ops
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantizing import quantize
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from tests.distributed.support import end, start, work
 from tests.support.tiny_checkpoints import write_checkpoint
 from tests.support.tiny_ranks import ranks_at
 
 BAD_INPUT, SOON_S = 2, 60
-CPU = torch.device("cpu")
 LARGER = {
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -77,10 +76,11 @@ def test_a_rank_reads_its_shard_and_nothing_else(
     of_one = sum(numbers[key] for key in split) // size
     if checkpoint.config.tie_embeddings:
         of_one += numbers[table.name("embedding")] // size
+    backend = CpuBackend(CpuConfig(pack_weights=False))
     bytes_read()
     for rank in range(size):
         place = ranks_at(rank, size)
-        load_shard(checkpoint, place, place, CPU, torch.float32, Ops())
+        load_shard(checkpoint, place, place, backend.load, torch.float32, backend.ops)
         after_sum = 0 if rank == 0 else sum(numbers[key] for key in numbers if table.entry(key).row.after_sum)
         assert bytes_read() == on_all + of_one - after_sum
 

@@ -16,6 +16,7 @@ from spec_sdk.ops import Ops
 from spec_sdk.parallel.placement import Placement, placement
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.registry import Registry
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from tests.conftest import FULL
 from tests.distributed.cases import NEW, PROMPT, SAMPLED, SMALL
 from tests.distributed.support import work
@@ -125,6 +126,6 @@ def test_a_pipeline_on_groups_gives_the_tokens_of_one_process(size: int, models:
 
 def test_a_divided_draft_model_drafts_all_tokens() -> None:
     place = ranks_at(0, 2)
-    shard = load_shard(ModelTensors("smollm", 0), place, place, torch.device("cpu"), torch.float32, Ops())
+    shard = load_shard(ModelTensors("smollm", 0), place, place, CpuBackend(CpuConfig()).load, torch.float32, Ops())
     with pytest.raises(UserError, match="drafter.vocabulary: a draft model that ranks divide drafts all tokens"):
         with_lowest_tokens(TorchExecutor(shard, Ops()), 10, "drafter.vocabulary")

@@ -17,9 +17,8 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.tensor_parallel import TensorParallelDecoder, load_shard
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ranks import ALONE, Ranks
-from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
+from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.native import whole_pass
-from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.whole_pass import NativePassOfRanks, NativeWholePass, native_whole_pass
 from spec_sdk_backends.shared_memory import SharedMemory, SharingRanks
 from tests.distributed.test_shared_memory import Told, met
@@ -27,7 +26,6 @@ from tests.native.test_deterministic import Checkpoint
 from tests.native.test_whole_pass import results, tokens
 from tests.support.threads import threads
 
-CPU = torch.device("cpu")
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 0.03}
 """Of the largest value."""
 
@@ -65,8 +63,10 @@ def whole(family: str, dtype: torch.dtype, weights: str) -> TorchExecutor:
 
 
 def shard(rank: Ranks, family: str, dtype: torch.dtype, weights: str) -> TorchExecutor:
-    ops = NativeOps(CpuOps())
-    return TorchExecutor(load_shard(source_of(family, weights), rank, rank, CPU, dtype, ops), ops)
+    backend = CpuBackend(CpuConfig(native=True, activations="exact"))
+    return TorchExecutor(
+        load_shard(source_of(family, weights), rank, rank, backend.load, dtype, backend.ops), backend.ops
+    )
 
 
 def of_all(executors: list[TorchExecutor]) -> list[list[torch.Tensor]]:

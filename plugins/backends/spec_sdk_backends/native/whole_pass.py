@@ -24,7 +24,7 @@ from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
 from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
-from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, unknown_block
+from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of
 from spec_sdk_backends.native.laid_out import LaidOut
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.lookup import plain_lookup, tokens_of
@@ -50,10 +50,9 @@ def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
 
 def _of_shard(decoder: TensorParallelDecoder) -> NativePassOfRanks | None:
     memory = decoder.group.memory if isinstance(decoder.group, SharingRanks) else None
-    if decoder.group.size > 1 and memory is None:
+    if type(decoder.own) is not NativeDecoder or (decoder.group.size > 1 and memory is None):
         return None
-    part = decoder.part()
-    return None if unknown_block(part) else NativePassOfRanks(NativeDecoder(part), decoder, memory)
+    return NativePassOfRanks(decoder.own, decoder, memory)
 
 
 class NativeWholePass(LaidOut):
@@ -143,15 +142,15 @@ class NativeWholePass(LaidOut):
 
 
 class NativePassOfRanks(NativeWholePass):
-    """A rank's part in a pass of the decoder ``spread`` over ranks, which share ``memory``; ``part``: its own.
+    """A rank's part, ``own``, in a pass of the decoder ``spread`` over ranks, which share ``memory``.
 
     All of them call it; one whose stages do the same sends the same messages.
     """
 
-    def __init__(self, part: NativeDecoder, spread: TensorParallelDecoder, memory: SharedMemory | None) -> None:
+    def __init__(self, own: NativeDecoder, spread: TensorParallelDecoder, memory: SharedMemory | None) -> None:
         self._spread = spread
         self._ranks = None if memory is None else KernelRanks(memory)
-        super().__init__(part)
+        super().__init__(own)
 
     def _lay_out(self) -> int:
         most = super()._lay_out()
