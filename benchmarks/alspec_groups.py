@@ -7,10 +7,7 @@ One process per core, one thread each: a core is a device. Measured in turn, in 
 forced ones (thresholds of 0 or infinity per layer). Writes a JSON and a plot (SVG) with the contexts from which on (c)
 is faster than (a) and (b).
 
-Two times are told. *Wall* is what passed, a round's mean over its tokens. *Alone* is what would have passed on cores
-that nobody else uses: the critical path through what each process computed and waited for
-(:mod:`benchmarks.support.critical_path`). On a machine with other work only the latter compares: a process that waits
-often gets the core sooner than one that computes on. The file has every round's, their medians and the machine's load.
+Times are what passed, a round's mean over its tokens; the file has every round's, their medians and the machine's load.
 """
 
 from __future__ import annotations
@@ -26,21 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from benchmarks.ranks import start_others
 from benchmarks.support import plots
-from benchmarks.support.critical_path import (
-    END,
-    RECEIVE,
-    SEND,
-    Event,
-    Log,
-    LoggedPeer,
-    LoggedRanks,
-    critical_path,
-    on_the_way,
-)
+from benchmarks.support.processes import start_others
 from spec_sdk.bench.reports import write_report
 from spec_sdk.contracts import BlockRunner, Predictor
 from spec_sdk.model.models import Models
@@ -48,14 +33,13 @@ from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
 from spec_sdk.model.session import PLAIN, Session
 from spec_sdk.model.tensor_parallel import TensorParallelDecoder
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ranks import ALONE, DeviceGroups, Peer, Ranks
+from spec_sdk.ranks import ALONE, DeviceGroups, Ranks
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_predictors.attention_sink import AttentionSink, AttentionSinkConfig
 from spec_sdk_verifiers.l2_threshold import L2Threshold, L2ThresholdConfig
 
 PROGRAM = ("-m", "benchmarks.alspec_groups")
-CLOCKS = ("alone_s", "wall_s")
 ONE, SPREAD, OWN = "one device", "two devices, tensor parallel", "two devices, ALSpec"
 Measured = tuple[Session, BlockRunner]
 """A session, and what runs its passes: those that differ in their thresholds alone share one."""
@@ -102,11 +86,10 @@ def fill(found: Mapping[str, Measured], tokens: Sequence[int], ranks: Ranks) -> 
             print(f"prefill of {len(tokens)} tokens: {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def decode(session: Session, pending: int, count: int, log: Log) -> tuple[float, list[int], list[bool]]:
+def decode(session: Session, pending: int, count: int) -> tuple[float, list[int], list[bool]]:
     """Seconds per token, greedy tokens and hits of ``count`` passes, after which the cache is as before."""
     before, tokens, hits = session.length(), list[int](), list[bool]()
     began = time.perf_counter()
-    log.clear()
     for _ in range(count):
         (scores,) = session.score([0], [TokenTree.root_only(pending)])
         pending = int(scores.logits_NV[0].argmax())
@@ -114,7 +97,6 @@ def decode(session: Session, pending: int, count: int, log: Log) -> tuple[float,
         tokens.append(pending)
         if scores.attention is not None:
             hits += [hit for hit in scores.attention.hit if hit is not None]
-    log.timed(END, 0, lambda: None)
     seconds = (time.perf_counter() - began) / count
     session.truncate(0, before)
     return seconds, tokens, hits
@@ -127,14 +109,11 @@ def measure(
     rounds: int,
     count: int,
     ranks: Ranks,
-    peer: Peer,
-    log: Log,
 ) -> list[dict[str, Any]]:
-    """Per context and name: wall and critical path per token of every round, the hit rate, the tokens."""
+    """Per context and name: seconds per token of every round, the hit rate, the tokens."""
     rows = []
-    way: dict[tuple[str, int], float] = {}
     for context in sorted(contexts, reverse=True):
-        runs: dict[str, dict[str, Any]] = {name: {"wall_s": [], "alone_s": []} for name in found}
+        runs: dict[str, dict[str, Any]] = {name: {"seconds": []} for name in found}
         for session, _ in found.values():
             session.truncate(0, context)
         for turn in range(rounds + 1):
@@ -145,40 +124,28 @@ def measure(
                 if name == ONE and not ranks.is_leader:
                     continue
                 run = runs[name]
-                seconds, run["tokens"], hits = decode(session, tokens[context], count, log)
+                seconds, run["tokens"], hits = decode(session, tokens[context], count)
                 run["hit_rate"] = sum(hits) / len(hits) if hits else None
-                alone = log.events[-1][2] - log.events[0][3]
-                if name != ONE:
-                    logs: list[list[Event]] = [[] for _ in range(ranks.size)]
-                    dist.all_gather_object(logs, log.events)
-                    kinds = {
-                        (RECEIVE if kind == SEND else kind, numbers) for each in logs for kind, numbers, *_ in each
-                    }
-                    way |= on_the_way(sorted(kinds - way.keys() - {(END, 0)}), ranks, peer)
-                    alone = critical_path(logs, way)
                 # the first round warms up
                 if turn:
-                    run["wall_s"].append(seconds)
-                    run["alone_s"].append(alone / count)
+                    run["seconds"].append(seconds)
         for run in runs.values():
-            run |= {f"median_{by}": statistics.median(run[by]) for by in CLOCKS if run[by]}
+            run |= {"median_s": statistics.median(run["seconds"])} if run["seconds"] else {}
         rows.append({"context": context, "runs": runs})
         if ranks.is_leader:
-            print(f"context {context:35}  ms per token: alone    wall")
+            print(f"context {context:35}  ms per token")
             for name, run in runs.items():
                 rate = "" if run["hit_rate"] is None else f"  {100 * run['hit_rate']:3.0f} % hits"
-                print(f"  {name:46}" + "".join(f"{1e3 * run[f'median_{by}']:8.1f}" for by in CLOCKS) + rate, flush=True)
-    if ranks.is_leader:
-        print("microseconds on the way:", {f"{kind} {numbers}": round(1e6 * s) for (kind, numbers), s in way.items()})
+                print(f"  {name:46}{1e3 * run['median_s']:8.1f}{rate}", flush=True)
     return rows[::-1]
 
 
-def crossover(rows: Sequence[Mapping[str, Any]], name: str, rival: str, by: str) -> float | None:
+def crossover(rows: Sequence[Mapping[str, Any]], name: str, rival: str) -> float | None:
     """The context from which on ``name`` stays faster than ``rival``: between two measured ones a straight line.
 
     None if it is slower in the longest one.
     """
-    ahead = [row["runs"][rival][by] - row["runs"][name][by] for row in rows]
+    ahead = [row["runs"][rival]["median_s"] - row["runs"][name]["median_s"] for row in rows]
     contexts = [row["context"] for row in rows]
     if ahead[-1] <= 0:
         return None
@@ -189,7 +156,7 @@ def crossover(rows: Sequence[Mapping[str, Any]], name: str, rival: str, by: str)
     return float(contexts[i] + (contexts[i + 1] - contexts[i]) * -ahead[i] / (ahead[i + 1] - ahead[i]))
 
 
-def plot(report: Mapping[str, Any], path: Path, by: str = "median_alone_s") -> None:
+def plot(report: Mapping[str, Any], path: Path) -> None:
     """Milliseconds per token over context, with the crossovers of ALSpec at full hit rate."""
     if (figure := plots.new_figure(9, 5.5)) is None:
         return
@@ -201,11 +168,11 @@ def plot(report: Mapping[str, Any], path: Path, by: str = "median_alone_s") -> N
         hit_rate = rows[-1]["runs"][name].get("hit_rate")
         if "threshold" in name and hit_rate is not None:
             label += f" ({100 * hit_rate:.0f} % hits at {contexts[-1]})"
-        axis.plot(contexts, [1e3 * row["runs"][name][by] for row in rows], style, marker="o", label=label)
-    top = 1.6e3 * max(run[by] for row in rows for run in row["runs"].values())
+        axis.plot(contexts, [1e3 * row["runs"][name]["median_s"] for row in rows], style, marker="o", label=label)
+    top = 1.6e3 * max(run["median_s"] for row in rows for run in row["runs"].values())
     axis.set_ylim(0, top)
     for entry in report["crossovers"]:
-        if entry["by"] == by and entry["context"] is not None and "hit rate 1" in entry["faster"]:
+        if entry["context"] is not None and "hit rate 1" in entry["faster"]:
             axis.axvline(entry["context"], color="grey", linewidth=1, linestyle=":")
             axis.annotate(
                 f"hit rate 1: faster than\n{entry['than']}\nfrom {entry['context']:.0f} on",
@@ -218,7 +185,7 @@ def plot(report: Mapping[str, Any], path: Path, by: str = "median_alone_s") -> N
     axis.set_xscale("log", base=2)
     axis.set_xticks(contexts, [str(context) for context in contexts])
     axis.set_xlabel("context (tokens)")
-    axis.set_ylabel("ms per token, on cores of their own")
+    axis.set_ylabel("ms per token")
     axis.set_title(f"{report['target']}, {report['machine']}; load {report['load_average_1min'][1]:.1f}", fontsize=10)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8, loc="lower left")
@@ -243,15 +210,13 @@ def main() -> int:
     backend = AccelerateBackend(AccelerateConfig(device="cpu", threads=1, pin=True, timeout=1800))
     backend.join()
     ranks = backend.ranks
-    log, halves = Log(), ranks.halves()
-    groups = DeviceGroups(halves.index, halves.group, LoggedPeer(halves.peer, log))
-    found = sessions(arguments, LoggedRanks(ranks, log), groups, backend)
+    found = sessions(arguments, ranks, ranks.halves(), backend)
     tokenizer = models(arguments, backend).target.tokenizer
     pages = [arguments.text] if arguments.text else sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     tokens = tokenizer.encode(text)[: max(arguments.contexts) + 1]
     fill(found, tokens[:-1], ranks)
-    rows = measure(found, arguments.contexts, tokens, arguments.rounds, arguments.tokens, ranks, halves.peer, log)
+    rows = measure(found, arguments.contexts, tokens, arguments.rounds, arguments.tokens, ranks)
     if leads:
         names = [name for name in found if name.startswith(OWN)]
         report = {
@@ -264,8 +229,7 @@ def main() -> int:
             "load_average_1min": [load, os.getloadavg()[0]],
             "note": arguments.note,
             "crossovers": [
-                {"faster": name, "than": rival, "by": by, "context": crossover(rows, name, rival, by)}
-                for by in ("median_alone_s", "median_wall_s")
+                {"faster": name, "than": rival, "context": crossover(rows, name, rival)}
                 for name in names
                 for rival in (ONE, SPREAD)
             ],
@@ -275,7 +239,7 @@ def main() -> int:
         write_report(place, report)
         plot(report, place.with_suffix(".svg"))
         for entry in report["crossovers"]:
-            print(f"{entry['faster']} against {entry['than']} by {entry['by']}: {entry['context'] or 'slower'}")
+            print(f"{entry['faster']} against {entry['than']}: {entry['context'] or 'slower'}")
     ranks.close()
     return max((other.wait() for other in others), default=0)
 

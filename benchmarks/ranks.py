@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gloo", action="store_true", help="exchange over connections alone")
-    parser.add_argument("--pipelines", nargs="*", default=["vanilla", "easyspec_paper"])
+    parser.add_argument("--pipelines", nargs="*", default=["vanilla", "sd_chain", "easyspec_paper", "easyspec_tree"])
     arguments = parser.parse_intermixed_args()
     leads = "RANK" not in os.environ
     options = [ONE_THREAD, *arguments.overrides]

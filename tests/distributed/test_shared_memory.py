@@ -1,64 +1,34 @@
 """Memory that processes share: every rank reads what the others wrote in the same round, however late they come; who is
-not answered looks and gives up; and nothing is left behind.
+not answered looks and gives up.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
 
 from spec_sdk.errors import RankLost
-from spec_sdk_backends import shared_memory
-from spec_sdk_backends.shared_memory import CAPACITY, PLACE, SharedMemory, meet
+from spec_sdk_backends.mapped_memory import Patience, meet
+from spec_sdk_backends.shared_memory import CAPACITY, SharedMemory, nbytes_for
+from tests.support.told import Told
 
 SIZE = 3
 
 
-class Told:
-    """A store of texts, for threads in the place of processes."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
-        self.changed = threading.Condition()
-
-    def say(self, key: str, text: str) -> None:
-        with self.changed:
-            self.texts[key] = text
-            self.changed.notify_all()
-
-    def hear(self, key: str) -> str:
-        with self.changed:
-            assert self.changed.wait_for(lambda: key in self.texts, 10)
-            return self.texts[key]
+def shared(rank: int, told: Told, size: int, look: Callable[[], None], timeout_s: float) -> SharedMemory:
+    memory = meet(told.say, told.hear, rank, size, nbytes_for(size))
+    assert memory is not None
+    return SharedMemory(memory, rank, size, Patience(look, 0.05, timeout_s))
 
 
-def met(
-    told: Told, rank: int, size: int = SIZE, look: Callable[[], None] = lambda: None, timeout_s: float = 30
-) -> SharedMemory | None:
-    return meet(told.say, told.hear, rank, size, look, 0.05, timeout_s)
-
-
-def everyone(size: int = SIZE) -> list[SharedMemory | None]:
+def everyone(size: int = SIZE, look: Callable[[], None] = lambda: None, timeout_s: float = 30) -> list[SharedMemory]:
     told = Told()
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(lambda rank: met(told, rank, size), range(size)))
-
-
-def files() -> set[Path]:
-    return set(PLACE.glob("spec-sdk-*"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> object:
-    before = files()
-    yield
-    assert files() <= before
+        return list(pool.map(lambda rank: shared(rank, told, size, look, timeout_s), range(size)))
 
 
 @pytest.mark.parametrize("size", [1, 2, SIZE])
@@ -73,7 +43,6 @@ def test_every_rank_has_every_message_of_a_round(size: int) -> None:
 
     def take_part(rank: int) -> int:
         memory = memories[rank]
-        assert memory is not None
         for turn in range(rounds):
             if (turn + rank) % 11 == 0:
                 time.sleep(0.01)
@@ -99,7 +68,6 @@ def test_sums_and_tensors_of_any_length(dtype: torch.dtype, shape: tuple[int, ..
 
     def take_part(rank: int) -> None:
         memory = memories[rank]
-        assert memory is not None
         assert torch.equal(memory.sum(mine[rank]), expected)
         assert torch.equal(memory.gather(mine[rank]), torch.stack(mine))
         message_B = mine[rank].view(-1).view(torch.uint8).clone()
@@ -109,38 +77,7 @@ def test_sums_and_tensors_of_any_length(dtype: torch.dtype, shape: tuple[int, ..
         list(pool.map(take_part, range(SIZE)))
 
 
-def test_where_one_cannot_reach_it_none_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, reach = Told(), shared_memory._suits
-    outsider = threading.Event()
-    monkeypatch.setattr(shared_memory, "_suits", lambda: reach() and threading.current_thread().name != "1")
-
-    def named(rank: int) -> SharedMemory | None:
-        threading.current_thread().name = str(rank)
-        outsider.set()
-        return met(told, rank)
-
-    with ThreadPoolExecutor(SIZE) as pool:
-        assert list(pool.map(named, range(SIZE))) == [None] * SIZE
-    assert told.texts["reached/1"] == "" and told.texts["reached/2"] == "yes"
-
-
-@pytest.mark.parametrize("found", [b"\0", b"\xff"])
-def test_another_file_in_its_place_is_not_taken(found: bytes, tmp_path: Path) -> None:
-    """As where another machine has one of the same name."""
-    (tmp_path / "file").write_bytes(found * (shared_memory._bytes(2) + 32))
-    told = Told()
-    told.say("place", f"{tmp_path / 'file'} {'0' * 32}")
-    told.say("reached/0", "yes")
-    assert met(told, 1, 2) is None and told.texts["reached/1"] == ""
-
-
-def test_without_a_place_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shared_memory, "PLACE", tmp_path / "nowhere")
-    assert everyone() == [None] * SIZE
-
-
 def test_who_waits_looks_and_gives_up() -> None:
-    told = Told()
     looks = []
 
     def look() -> None:
@@ -148,14 +85,9 @@ def test_who_waits_looks_and_gives_up() -> None:
         if len(looks) == 3:
             raise RankLost("gone")
 
-    with ThreadPoolExecutor(2) as pool:
-        memories = list(pool.map(lambda rank: met(told, rank, 2, look), range(2)))
-    assert memories[0] is not None and memories[1] is not None
+    first, _ = everyone(2, look)
     with pytest.raises(RankLost, match="gone"):
-        memories[0].exchange(torch.zeros(1, dtype=torch.uint8))
-    told = Told()
-    with ThreadPoolExecutor(2) as pool:
-        impatient = list(pool.map(lambda rank: met(told, rank, 2, timeout_s=0.1), range(2)))
-    assert impatient[1] is not None
+        first.exchange(torch.zeros(1, dtype=torch.uint8))
+    _, impatient = everyone(2, timeout_s=0.1)
     with pytest.raises(RankLost, match="nothing came for"):
-        impatient[1].exchange(torch.zeros(1, dtype=torch.uint8))
+        impatient.exchange(torch.zeros(1, dtype=torch.uint8))

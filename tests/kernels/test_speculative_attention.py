@@ -5,7 +5,7 @@ Legend: B batch, N queries, H query heads, G KV heads, R = H/G, D head dim, P pr
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -19,12 +19,12 @@ from tests.kernels.dense_attention import (
     ancestors,
     case,
     chain,
-    dense_attention,
     ends,
     random_tree,
     relative_error,
     star,
 )
+from tests.kernels.expected_speculation import check, expect
 
 pytest.importorskip("triton")
 
@@ -32,40 +32,8 @@ from spec_sdk_backends.speculative_attention import finish, predict_part, specul
 from spec_sdk_backends.triton_ops import TritonOps
 
 
-class Expected(NamedTuple):
-    """Float64."""
-
-    predicted_BNHD: torch.Tensor
-    exact_BNHD: torch.Tensor
-    difference_sq_BN: torch.Tensor
-    norm_sq_BN: torch.Tensor
-
-
-def expect(it: Case, visible_NS: torch.Tensor, prefix: int, size: int | Ends) -> Expected:
-    """Both outputs by dense masks: the prediction's is the exact one's without the keys in the middle."""
-    window_NS = visible_NS.clone()
-    first, last = Ends.of(size)
-    if prefix > first + last:
-        window_NS[:, first : prefix - last] = False
-    q_BNHD, k_BGSD, v_BGSD = (x.cpu() for x in (it.q_BNHD, it.k_BGSD, it.v_BGSD))
-    predicted = dense_attention(q_BNHD, k_BGSD, v_BGSD, window_NS)
-    exact = dense_attention(q_BNHD, k_BGSD, v_BGSD, visible_NS)
-    return Expected(predicted, exact, (predicted - exact).square().sum((2, 3)), exact.square().sum((2, 3)))
-
-
 def int32(numbers: list[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int32, device=device)
-
-
-def check(given: SpeculativeAttention, expected: Expected, tolerance: float = TOLERANCE) -> None:
-    """All four fields; the norms row by row."""
-    assert relative_error(given.predicted_BNHD, expected.predicted_BNHD) < tolerance
-    assert relative_error(given.exact_BNHD, expected.exact_BNHD) < tolerance
-    assert given.difference_sq_BN.dtype == given.norm_sq_BN.dtype == torch.float32
-    torch.testing.assert_close(given.norm_sq_BN.double().cpu(), expected.norm_sq_BN, rtol=tolerance, atol=0)
-    torch.testing.assert_close(given.difference_sq_BN.double().cpu(), expected.difference_sq_BN, rtol=tolerance, atol=0)
-    if not expected.difference_sq_BN.any():
-        assert torch.equal(given.predicted_BNHD, given.exact_BNHD)
 
 
 @pytest.mark.parametrize(("splits", "window_splits"), [(1, 1), (3, 1), (3, 2), (3, 3)])

@@ -8,7 +8,44 @@ from tests.mutants.mutant import Mutant
 SOURCE = "plugins/backends/spec_sdk_backends/native/source/"
 TESTS = "tests/native/test_attention.py"
 
+OF_SPECULATION = "tests/native/test_speculative.py"
+
 NATIVE_ATTENTION: tuple[Mutant, ...] = (
+    Mutant(
+        "native speculation: the last keys are taken from the first on",
+        SOURCE + "speculative.h",
+        "int64_t at = from * heads.dim;",
+        "int64_t at = 0;",
+        (OF_SPECULATION,),
+    ),
+    Mutant(
+        "native speculation: the prediction sees no tree",
+        SOURCE + "speculative.h",
+        "ends.last, ends.last, true, kept[1])",
+        "ends.last, ends.last, false, kept[1])",
+        (OF_SPECULATION,),
+    ),
+    Mutant(
+        "native speculation: the difference is that of rounded numbers",
+        SOURCE + "speculative.h",
+        "difference[row] += off * off;",
+        "difference[row] += (predicted - exact) * (predicted - exact);",
+        (OF_SPECULATION,),
+    ),
+    Mutant(
+        "native speculation: padding is attended for",
+        SOURCE + "speculative.h",
+        "if (!middle.sight.live(row)) {",
+        "if (false) {",
+        (OF_SPECULATION,),
+    ),
+    Mutant(
+        "native speculation: a window is not noticed",
+        "plugins/backends/spec_sdk_backends/native/speculative.py",
+        "B != 1 or mask.window is not None or",
+        "B != 1 or",
+        (OF_SPECULATION,),
+    ),
     Mutant(
         "native attention: the columns behind the prefix are taken for the ancestors",
         SOURCE + "attention_scores.h",

@@ -12,6 +12,10 @@ KERNELS = "plugins/backends/spec_sdk_backends/native/source/ranks.h"
 OF_KERNELS = "plugins/backends/spec_sdk_backends/native/ranks.py"
 WHOLE_PASS = "plugins/backends/spec_sdk_backends/native/whole_pass.py"
 OF_PASS = "tests/native/test_pass_of_ranks.py"
+MAPPED = "plugins/backends/spec_sdk_backends/mapped_memory.py"
+CHANNEL = "plugins/backends/spec_sdk_backends/peer_channel.py"
+OF_MAPPED = "tests/distributed/test_mapped_memory.py"
+OF_CHANNEL = "tests/distributed/test_peer_channel.py"
 OF_MEMORY = "tests/distributed/test_shared_memory.py"
 
 RANKS = (
@@ -53,28 +57,28 @@ RANKS = (
     Mutant(
         "shared memory: the last rank is not waited for",
         MEMORY,
-        "for rank in range(self.size):",
-        "for rank in range(self.size - 1):",
+        "        for rank in range(self.size):\n            self.patience",
+        "        for rank in range(self.size - 1):\n            self.patience",
         (OF_MEMORY,),
     ),
     Mutant(
         "shared memory: a file without the token is taken",
-        MEMORY,
-        "_bytes(size)) != token.encode():",
-        "_bytes(size)) is None:",
-        (OF_MEMORY,),
+        MAPPED,
+        "nbytes) != token.encode():",
+        "nbytes) is None:",
+        (OF_MAPPED,),
     ),
     Mutant(
         "shared memory: who reached it does not ask whether all did",
-        MEMORY,
+        MAPPED,
         'if not all([hear(f"reached/{other}") for other in range(size)]):',
         "if file is None:",
-        (OF_MEMORY,),
+        (OF_MAPPED,),
     ),
     Mutant(
         "shared memory: who waits does not look",
-        MEMORY,
-        "                self.look(waited_s)",
+        MAPPED,
+        "                self.check(waited_s)",
         "                pass",
         (OF_MEMORY,),
     ),
@@ -84,6 +88,34 @@ RANKS = (
         "sent_B = mine_B[piece] if",
         "sent_B = mine_B[: piece.stop - piece.start] if",
         (OF_MEMORY,),
+    ),
+    Mutant(
+        "a channel's ring is written over before it was read",
+        CHANNEL,
+        "room = RING - (written - numbers[ring.read])",
+        "room = RING",
+        (OF_CHANNEL,),
+    ),
+    Mutant(
+        "a channel: who waits does not send on",
+        CHANNEL,
+        "        self._push()\n        self._pull()",
+        "        self._pull()",
+        (OF_CHANNEL,),
+    ),
+    Mutant(
+        "a channel: a message is whole when its first piece is there",
+        CHANNEL,
+        "            if count == message_B.shape[0]:\n                self._expected",
+        "            if count:\n                self._expected",
+        (OF_CHANNEL,),
+    ),
+    Mutant(
+        "a channel: a flush does not wait",
+        CHANNEL,
+        "self._moved() and not self._unsent",
+        "self._moved()",
+        (OF_CHANNEL,),
     ),
     Mutant(
         "kernels of ranks: one place for the messages of all rounds",

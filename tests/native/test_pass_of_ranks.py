@@ -21,7 +21,7 @@ from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.native import whole_pass
 from spec_sdk_backends.native.whole_pass import NativePassOfRanks, NativeWholePass, native_whole_pass
 from spec_sdk_backends.shared_memory import SharedMemory, SharingRanks
-from tests.distributed.test_shared_memory import Told, met
+from tests.distributed.test_shared_memory import everyone
 from tests.native.test_deterministic import Checkpoint
 from tests.native.test_whole_pass import results, tokens
 from tests.support.threads import threads
@@ -45,10 +45,7 @@ class Rank(SharingRanks):
 
 
 def ranks_of(size: int, look: Callable[[], None] = lambda: None) -> list[Rank]:
-    told = Told()
-    with ThreadPoolExecutor(size) as pool:
-        memories = list(pool.map(lambda rank: met(told, rank, size, look), range(size)))
-    return [Rank(memory) for memory in memories if memory is not None]
+    return [Rank(memory) for memory in everyone(size, look)]
 
 
 def source_of(family: str, weights: str) -> ChosenWeights:

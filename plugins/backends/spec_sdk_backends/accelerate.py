@@ -62,7 +62,7 @@ class AccelerateConfig:
         "which ranks hold what: draft: [0, 1]; target: [[0, 2], [1, 3]], for speculation on attention; null: as usual",
     )
     shared_memory: bool = option(
-        True, "on the CPU: exchange short messages between processes of one machine through memory that they share"
+        True, "on the CPU: exchange messages between processes of one machine through memory that they share"
     )
     timeout: float = option(
         600.0, "seconds that a process waits for the others before the run ends", above=0, maximum=LONGEST_TIMEOUT

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import mmap
 import re
 import threading
 import time
@@ -23,9 +24,11 @@ import torch.distributed as dist
 from spec_sdk.cli.ending import end_now
 from spec_sdk.errors import RankLost
 from spec_sdk.ranks import ALONE, DeviceGroups, Ranks, Wait
-from spec_sdk_backends import shared_memory
+from spec_sdk_backends import peer_channel
 from spec_sdk_backends.lifelines import Lifelines
-from spec_sdk_backends.shared_memory import SharedMemory, SharingRanks
+from spec_sdk_backends.mapped_memory import Patience, meet
+from spec_sdk_backends.peer_channel import PeerChannel
+from spec_sdk_backends.shared_memory import SharedMemory, SharingRanks, nbytes_for
 
 T = TypeVar("T")
 
@@ -68,23 +71,31 @@ class ProcessRanks(SharingRanks):
         self._status_when_stuck: int | None = None
         atexit.register(self._end_if_stuck)
         self._shares_memory = shares_memory
+        timeout_s = (timeout or timedelta(minutes=30)).total_seconds()
+        self._patience = Patience(self.look, LOOK.total_seconds(), timeout_s)
         self.memory = self._share_memory(tuple(range(self.size)))
 
     def _share_memory(self, ranks: tuple[int, ...]) -> SharedMemory | None:
         """Memory for these ranks alone, of which this is one."""
+        memory = self._map_memory("-".join(map(str, ranks)), ranks, nbytes_for(len(ranks)))
+        return None if memory is None else SharedMemory(memory, ranks.index(self.rank), len(ranks), self._patience)
+
+    def _channel_to(self, peer: int) -> PeerChannel | None:
+        """To the rank that asks for one to this."""
+        pair = min(self.rank, peer), max(self.rank, peer)
+        memory = self._map_memory("peers {}-{}".format(*pair), pair, peer_channel.NBYTES)
+        return None if memory is None else PeerChannel(memory, pair.index(self.rank), self._patience)
+
+    def _map_memory(self, name: str, ranks: tuple[int, ...], nbytes: int) -> mmap.mmap | None:
         if not self._shares_memory:
             return None
-        prefix = "spec_sdk/memory/" + "-".join(map(str, ranks))
-        timeout = self._timeout or timedelta(minutes=30)
         with self.together():
-            return shared_memory.meet(
-                lambda key, text: self._store.set(f"{prefix}/{key}", text),
-                lambda key: self._from_leader(f"{prefix}/{key}").decode(),
+            return meet(
+                lambda key, text: self._store.set(f"spec_sdk/memory/{name}/{key}", text),
+                lambda key: self._from_leader(f"spec_sdk/memory/{name}/{key}").decode(),
                 ranks.index(self.rank),
                 len(ranks),
-                self.look,
-                LOOK.total_seconds(),
-                timeout.total_seconds(),
+                nbytes,
             )
 
     def decide(self, choose: Callable[[], T]) -> T:
@@ -156,7 +167,8 @@ class ProcessRanks(SharingRanks):
             made = [self.among(ranks) for ranks in members]
             index = int(self.rank not in leaders)
             place = members[index].index(self.rank)
-            self._halves[leaders] = DeviceGroups(index, made[index], _Peer(self, members[1 - index][place]))
+            other = members[1 - index][place]
+            self._halves[leaders] = DeviceGroups(index, made[index], _Peer(self, other, self._channel_to(other)))
         return self._halves[leaders]
 
     def among(self, members: Collection[int]) -> Ranks:
@@ -312,19 +324,25 @@ class _Part(SharingRanks):
 
 
 class _Peer:
-    """Another rank, for messages from this one to it and back."""
+    """Another rank, for messages to it and back; those of the CPU through ``channel`` where there is one."""
 
-    def __init__(self, everyone: ProcessRanks, rank: int) -> None:
+    def __init__(self, everyone: ProcessRanks, rank: int, channel: PeerChannel | None) -> None:
         self._everyone = everyone
         self._rank = rank
+        self._channel = channel
         # a message's tensor must live until it is through
         self._sent: list[tuple[torch.Tensor, Any]] = []
 
     def send(self, x: torch.Tensor) -> None:
+        if self._channel is not None and x.device.type == "cpu":
+            self._channel.send(x)
+            return
         with self._everyone.together():
             self._sent.append((x, dist.isend(x, self._rank)))
 
     def flush(self) -> None:
+        if self._channel is not None:
+            self._channel.flush()
         sent, self._sent = self._sent, []
         on_host = [work for x, work in sent if not x.is_cuda]
         with self._everyone.together():
@@ -335,6 +353,8 @@ class _Peer:
                 self._wait_aside(on_host)
 
     def receive(self, x: torch.Tensor) -> Wait:
+        if self._channel is not None and x.device.type == "cpu":
+            return self._channel.receive(x)
         with self._everyone.together():
             message = dist.irecv(x, self._rank)
         assert message is not None

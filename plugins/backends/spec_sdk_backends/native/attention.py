@@ -52,7 +52,7 @@ def attention(q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: Attenti
     g, B, N, H, D = q_gBNHD.shape
     k_gSGCD, v_gSGCD = cache.layers(first, first + g)
     storage, of_pass = Cache.of(k_gSGCD, v_gSGCD), Pass.of(cache.inputs)
-    q_gBNHD = _in_rows(q_gBNHD)
+    q_gBNHD = in_rows(q_gBNHD)
     o_gBNHD = torch.empty((g, B, N, H, D), dtype=q_gBNHD.dtype)
     for i in range(g):
         library().spec_attention(
@@ -88,9 +88,9 @@ def expanded(cache: PassCache, first: int, end: int) -> PassCache:
     return PassCache(k_gSGCD, v_gSGCD, cache.inputs)
 
 
-def _in_rows(q_gBNHD: torch.Tensor) -> torch.Tensor:
-    """The same with a row's heads side by side, and rows one distance apart."""
-    _, B, N, _, D = q_gBNHD.shape
-    _, request, row, head, element = q_gBNHD.stride()
+def in_rows(q_BNHD: torch.Tensor) -> torch.Tensor:
+    """The same, of any layers before B, with a row's heads side by side, and rows one distance apart."""
+    B, N, _, D = q_BNHD.shape[-4:]
+    request, row, head, element = q_BNHD.stride()[-4:]
     regular = head == D and element == 1 and (B == 1 or request == N * row)
-    return q_gBNHD if regular else q_gBNHD.contiguous()
+    return q_BNHD if regular else q_BNHD.contiguous()

@@ -200,6 +200,8 @@ def _declare(loaded: Any) -> None:
         "product": [pointer, pointer, whole, whole, pointer],
         "expand": [pointer, pointer, whole, whole, pointer],
         "attention": [whole, whole, whole, number, number, whole, pointer, pointer, whole, pointer, whole, pointer],
+        "attend_to_ends": [pointer, pointer, pointer, pointer, pointer, whole, pointer],
+        "attend_between": [pointer, pointer, pointer, pointer, pointer, whole, pointer, pointer, pointer],
         "blocks": [pointer, pointer, whole, whole, *([pointer] * 8)],
         "before": [pointer, pointer, whole, pointer, pointer, pointer, pointer, pointer],
         "after": [pointer, pointer, whole, pointer, pointer],

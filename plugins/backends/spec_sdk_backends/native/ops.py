@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from spec_sdk.ops import Ops, PendingDecision, Rule, ScoredTree
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.draws import Drawing
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.rows import Shaping
-from spec_sdk.ops.types import PLAIN, AttentionSpec
+from spec_sdk.ops.types import PLAIN, Announce, AttentionSpec, Ends, SpeculativeAttention
 from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk_backends.native.attention import attends, attention, expanded, reads_in_place, takes
 from spec_sdk_backends.native.crossover import most_rows
@@ -28,6 +29,7 @@ from spec_sdk_backends.native.mass import drawing
 from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
+from spec_sdk_backends.native.speculative import speculative_attention
 from spec_sdk_backends.native.structures import DTYPES
 from spec_sdk_backends.native.top import top_log_probabilities
 from spec_sdk_backends.native.verdicts import with_native_rows
@@ -114,6 +116,19 @@ class NativeOps(Ops):
         if rule in ("multi_step", "naive"):
             scored = [with_native_rows(tree) for tree in scored]
         return super().accept(rule, scored)
+
+    def speculative_attention(
+        self,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        mask: AttentionMask,
+        ends: int | Ends,
+        announce: Announce | None = None,
+    ) -> SpeculativeAttention:
+        announce = announce or (lambda _: None)
+        found = speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, Ends.of(ends), announce)
+        return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, ends, announce) if found is None else found
 
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN

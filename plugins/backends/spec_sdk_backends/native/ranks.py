@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from spec_sdk_backends.mapped_memory import LINE
 from spec_sdk_backends.native.structures import Look, Ranks, address
-from spec_sdk_backends.shared_memory import CAPACITY, LINE, SharedMemory
+from spec_sdk_backends.shared_memory import CAPACITY, SharedMemory
 
 
 class KernelRanks:
@@ -19,7 +20,7 @@ class KernelRanks:
         self._look = Look(self._wants_no_more)
         number_of, messages = memory.addresses
         self._structure = Ranks(
-            memory.rank, memory.size, number_of, messages, LINE // 8, CAPACITY, 0, memory.look_s, self._look
+            memory.rank, memory.size, number_of, messages, LINE // 8, CAPACITY, 0, memory.patience.look_s, self._look
         )
 
     @contextlib.contextmanager
@@ -34,7 +35,7 @@ class KernelRanks:
     def _wants_no_more(self, waited_s: float) -> bool:
         # an exception does not pass through a kernel
         try:
-            self._memory.look(waited_s)
+            self._memory.patience.check(waited_s)
         except BaseException as error:
             self._error = error
         return self._error is not None

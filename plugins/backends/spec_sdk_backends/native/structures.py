@@ -11,6 +11,7 @@ from typing import Self
 import torch
 
 from spec_sdk.ops import rows
+from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 
@@ -105,6 +106,24 @@ class Pass(ctypes.Structure):
         return made
 
     @classmethod
+    def of_mask(cls, mask: AttentionMask) -> Self:
+        """The rows of one request, in slot 0."""
+        N, T = mask.queries, mask.key_start_T.shape[0]
+        live = N if mask.live is None else mask.live
+        of_request = torch.tensor([0, mask.prefix, mask.prefix + T - N, live], dtype=torch.int32)
+        tensors = [
+            *of_request,
+            mask.query_position_N.contiguous(),
+            mask.query_start_N.contiguous(),
+            mask.key_start_T.contiguous(),
+            mask.key_end_T.contiguous(),
+            mask.key_position_T.contiguous(),
+        ]
+        made = cls(1, N, T, *(tensor.data_ptr() for tensor in tensors), N, T)
+        made.tensors = tensors
+        return made
+
+    @classmethod
     def _of_flat(cls, flat: torch.Tensor, B: int, N: int, T: int) -> Self:
         """Of integers in one tensor, as :meth:`PassInputs.of` lays them out."""
         row, slot, request = INT32 * B * N, INT32 * B * T, INT32 * B
@@ -143,6 +162,21 @@ class Cache(ctypes.Structure):
     @classmethod
     def of_pass(cls, cache: PassCache, layers: int) -> Self:
         return cls.of(*cache.layers(0, layers))
+
+
+class Heads(ctypes.Structure):
+    _fields_ = [
+        *((name, _WHOLE) for name in ("queries", "shared", "dim")),
+        *((name, ctypes.c_float) for name in ("scale", "cap")),
+        ("window", _WHOLE),
+    ]
+
+
+class Ends(ctypes.Structure):
+    _fields_ = [
+        *((name, _WHOLE) for name in ("first", "last")),
+        *((name, _POINTER) for name in ("mean", "log_sum")),
+    ]
 
 
 class Block(ctypes.Structure):

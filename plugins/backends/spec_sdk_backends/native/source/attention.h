@@ -12,6 +12,24 @@
 #include "attention_vectors.h"
 #include "team.h"
 
+// Spans of one query head of a row, of which none has a larger score than ``top``
+struct Joined {
+    float top, total = 0, sum[MOST_DIM] = {};
+
+    explicit Joined(float top) : top(top) {}
+
+    void add(const Span& span, const float* values, int64_t dim) {
+        if (span.sum == 0) return;
+        float share = exponential(span.top - top);
+        total += share * span.sum;
+        for (int64_t d = 0; d < dim; d++) sum[d] += share * values[d];
+    }
+
+    float mean(int64_t d) const { return total == 0 ? 0.0f : sum[d] / total; }
+
+    float log_sum() const { return total == 0 ? -INFINITY : top + std::log(total); }
+};
+
 template <class T, class C> class Attention {
   public:
     // q: [rows, .., D], row after row so many elements apart, query heads side by side
@@ -57,21 +75,29 @@ template <class T, class C> class Attention {
 
     // all spans of one query head of a row: o [D]; 0 for padding, NaN where a score is NaN or infinite
     void join(int64_t row, int64_t h, const Span* spans, const float* sums, T* o) const {
-        int64_t D = _heads.dim, count = (_sight.keys(row) + SPAN - 1) / SPAN;
-        int64_t from = (row * _heads.queries + h) * _spans;
-        float top = -INFINITY, total = 0, joined[MOST_DIM] = {};
-        for (int64_t s = 0; s < count; s++) top = std::max(top, spans[from + s].top);
-        for (int64_t s = 0; s < count; s++) {
-            if (spans[from + s].sum == 0) continue;
-            float share = exponential(spans[from + s].top - top);
-            total += share * spans[from + s].sum;
-            const float* part = sums + (from + s) * D;
-            for (int64_t d = 0; d < D; d++) joined[d] += share * part[d];
-        }
-        for (int64_t d = 0; d < D; d++) o[d] = rounded<T>(total == 0 ? 0.0f : joined[d] / total);
+        Joined joined(top(row, h, spans));
+        add(row, h, spans, sums, joined);
+        for (int64_t d = 0; d < _heads.dim; d++) o[d] = rounded<T>(joined.mean(d));
+    }
+
+    // the largest score of a query head of a row; -inf without keys
+    float top(int64_t row, int64_t h, const Span* spans) const {
+        float top = -INFINITY;
+        for (int64_t s = 0, from = of(row, h); s < count(row); s++) top = std::max(top, spans[from + s].top);
+        return top;
+    }
+
+    // its spans one after the other
+    void add(int64_t row, int64_t h, const Span* spans, const float* sums, Joined& joined) const {
+        for (int64_t s = 0, from = of(row, h); s < count(row); s++)
+            joined.add(spans[from + s], sums + (from + s) * _heads.dim, _heads.dim);
     }
 
   private:
+    int64_t of(int64_t row, int64_t h) const { return (row * _heads.queries + h) * _spans; }
+
+    int64_t count(int64_t row) const { return (_sight.keys(row) + SPAN - 1) / SPAN; }
+
     // into how many blocks rows are divided: as few as leave the threads about as much to do each
     template <class Kernel> int64_t blocks_of(int64_t threads) const {
         int64_t rows = std::max<int64_t>(1, _sight.pass.width), least = (rows * _group + MOST_QUERIES - 1) / MOST_QUERIES;

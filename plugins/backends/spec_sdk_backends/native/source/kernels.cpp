@@ -5,6 +5,7 @@
 #include "laying.h"
 #include "mass.h"
 #include "product.h"
+#include "speculative.h"
 #include "top.h"
 
 namespace {
@@ -142,6 +143,32 @@ void spec_attention(int dtype, int64_t heads, int64_t kv_heads, int64_t dim, dou
         attend_layer<bf16>(of, *pass, (const bf16*)q, stride, *cache, layer, (bf16*)o, threads);
     else
         attend_layer<float>(of, *pass, (const float*)q, stride, *cache, layer, (float*)o, threads);
+}
+
+// Attention of a pass of one request by the ends of its committed keys, as speculative.h says; the cache is of one layer
+// and slot, its numbers float32 beside rows in float32, or bfloat16
+void spec_attend_to_ends(int dtype, const Heads* heads, const Pass* pass, const Cache* cache, const Ends* ends,
+                         const void* q, int64_t stride, void* o, int threads) {
+    if (dtype)
+        attend_to_ends<bf16, bf16>(*heads, *pass, *ends, (const bf16*)q, stride, *cache, (bf16*)o, threads);
+    else if (cache->dtype)
+        attend_to_ends<float, bf16>(*heads, *pass, *ends, (const float*)q, stride, *cache, (float*)o, threads);
+    else
+        attend_to_ends<float, float>(*heads, *pass, *ends, (const float*)q, stride, *cache, (float*)o, threads);
+}
+
+// the rest of it: o by all keys, and how far it is from the prediction
+void spec_attend_between(int dtype, const Heads* heads, const Pass* pass, const Cache* cache, const Ends* ends,
+                         const void* q, int64_t stride, void* o, float* difference, float* norm, int threads) {
+    if (dtype)
+        attend_between<bf16, bf16>(*heads, *pass, *ends, (const bf16*)q, stride, *cache, (bf16*)o, difference, norm,
+                                   threads);
+    else if (cache->dtype)
+        attend_between<float, bf16>(*heads, *pass, *ends, (const float*)q, stride, *cache, (float*)o, difference, norm,
+                                    threads);
+    else
+        attend_between<float, float>(*heads, *pass, *ends, (const float*)q, stride, *cache, (float*)o, difference, norm,
+                                     threads);
 }
 
 // ``count`` blocks from cache layer ``first`` on, h [rows, model] in place; ``beside`` [rows, model], or null;
