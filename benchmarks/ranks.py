@@ -2,9 +2,10 @@
 
     python -m benchmarks.ranks --processes 2 --count 2 --new-tokens 32
 
-The leader process measures both in turn: a pipeline of its own, and the same one spread over all processes. Writes
-results/ranks.json: machine, microseconds of a sum over all of them of a row as long as the target's hidden states, and
-per pipeline the ratio of tokens per second, of every round and its median, and whether the tokens are the same.
+The leader process measures in turn: a pipeline of its own, the same one with as many threads as there are processes,
+and the same one spread over all processes. Writes results/ranks.json: machine, microseconds of a sum over all of them
+of a row as long as the target's hidden states, and per pipeline the ratios of tokens per second to those of one thread,
+of every round and their medians, and whether the tokens are the same.
 ``--gloo``: the processes share no memory, as those of several machines.
 """
 
@@ -37,12 +38,24 @@ def measure(pipeline: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> t
     return summarise(events_of(answers)), [each.tokens for each in answers]
 
 
-def compared(alone: Pipeline, spread: Pipeline, prompts: Sequence[Prompt], new_tokens: int) -> dict[str, Any]:
-    """One round: one process, then all of them, which wait in between."""
+def compared(
+    alone: Pipeline, spread: Pipeline, prompts: Sequence[Prompt], new_tokens: int, processes: int
+) -> dict[str, Any]:
+    """One round: one process, with one thread and with several, then all processes, which wait in between."""
     one, expected = measure(alone, prompts, new_tokens)
+    torch.set_num_threads(processes)
+    threads, _ = measure(alone, prompts, new_tokens)
+    torch.set_num_threads(1)
     many, tokens = measure(spread, prompts, new_tokens)
-    speedup = many["tokens_per_second"] / one["tokens_per_second"]
-    return {"speedup": speedup, "one": one, "spread": many, "same_tokens": tokens == expected}
+    before = one["tokens_per_second"]
+    return {
+        "speedup": many["tokens_per_second"] / before,
+        "speedup_of_threads": threads["tokens_per_second"] / before,
+        "one": one,
+        "threads": threads,
+        "spread": many,
+        "same_tokens": tokens == expected,
+    }
 
 
 def sum_us(pipeline: Pipeline, count: int = 500) -> float:
@@ -84,17 +97,23 @@ def main() -> int:
 
     def rounds(name: str) -> list[dict[str, Any]]:
         measure(spread[name], prompts[:1], 4)
-        return [compared(alone[name], spread[name], prompts, arguments.new_tokens) for _ in range(arguments.rounds)]
+        given = alone[name], spread[name], prompts, arguments.new_tokens, arguments.processes
+        return [compared(*given) for _ in range(arguments.rounds)]
 
     for name in names:
         found = led(spread[name], lambda name=name: rounds(name))
         if found is None:
             continue
-        median = statistics.median(each["speedup"] for each in found)
+        ratios = ("speedup", "speedup_of_threads")
+        medians = {ratio: statistics.median(each[ratio] for each in found) for ratio in ratios}
         same = all(each["same_tokens"] for each in found)
-        report["pipelines"][name] = {"speedup": median, "same_tokens": same, "rounds": found}
+        report["pipelines"][name] = {**medians, "same_tokens": same, "rounds": found}
         each = ", ".join(f"{entry['speedup']:.2f}" for entry in found)
-        print(f"{name:24} {median:.2f}x one process ({each}), same tokens: {same}", flush=True)
+        print(
+            f"{name:24} {medians['speedup']:.2f}x one process of one thread ({each}), that with "
+            f"{arguments.processes} threads {medians['speedup_of_threads']:.2f}x; same tokens: {same}",
+            flush=True,
+        )
     if leads:
         # what else ran here: processes that wait for each other suffer from it more than one alone
         report["load_average_1min"] = os.getloadavg()[0]

@@ -107,7 +107,7 @@ RANKS = (
         "a channel: a message is whole when its first piece is there",
         CHANNEL,
         "            if count == message_B.shape[0]:\n                self._expected",
-        "            if count:\n                self._expected",
+        "            if True:\n                self._expected",
         (OF_CHANNEL,),
     ),
     Mutant(
