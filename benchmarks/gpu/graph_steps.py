@@ -233,7 +233,8 @@ class Drafting:
         self._pending = prompt[-1]
 
     def at_once(self, shape: TreeShape, draws: Sequence[float] = ()) -> list[int]:
-        drafted = self.session.draft_levels([0], shape, [self.root], self.session.vocabulary, [draws])
+        each = [draws] if draws else []
+        drafted = self.session.draft_levels([0], shape, [self.root], self.session.vocabulary, each)
         assert drafted is not None
         return [token for level in drafted[0] for token in level.token_KW.flatten().tolist()]
 

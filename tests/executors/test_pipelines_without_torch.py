@@ -85,7 +85,6 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("this run has an executor that is not torch")
 
     monkeypatch.setattr("spec_sdk.contracts.backend.load_decoder", refuse)
-    monkeypatch.setattr("spec_sdk.model.models.load_decoder", refuse)
     for made_of_torch in (Decoder, KVCache, TorchExecutor):
         monkeypatch.setattr(made_of_torch, "__init__", refuse)
 

@@ -192,7 +192,7 @@ DRAFTED = ("policy=fixed", "policy.depth=3", "policy.max_nodes=6")
     [
         ("prompt_lookup", DRAFTED),
         pytest.param("prompt_lookup", (*DRAFTED, CAPTURED), marks=pytest.mark.full),
-        pytest.param("easyspec_paper", ("drafter.width=2", "drafter.depth=2"), marks=pytest.mark.full),
+        pytest.param("easyspec_paper", ("drafter.width=2", "policy.depth=2"), marks=pytest.mark.full),
         pytest.param("layer_skip_tree", (), marks=pytest.mark.full),
     ],
 )
