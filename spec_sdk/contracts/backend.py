@@ -132,7 +132,7 @@ class Backend(Plugin, ABC):
         return ()
 
     def load(self, checkpoint: TensorSource, dtype: torch.dtype) -> Executor:
-        """The model of a checkpoint, ready to run."""
+        """The model of a checkpoint, ready to run; a :class:`TorchExecutor` where the backend has several ``ranks``."""
         return TorchExecutor(load_decoder(checkpoint, self.device, dtype, self.ops), self.ops)
 
     def attention_runner(

@@ -79,10 +79,7 @@ def in_one_row_of_requests(x_BN: torch.Tensor) -> torch.Tensor:
 
 
 def compile_decoder(decoder: Decoder, compiler: Compiler) -> tuple[Decoder, str | None]:
-    """The decoder with compiled stages, and why some of them are not; as it was where none is.
-
-    Only a whole decoder is compiled: a shard's stages talk to other processes.
-    """
+    """The decoder with compiled stages, and why some of them are not; as it was where none is."""
     if type(decoder) is not Decoder:
         return decoder, f"a {type(decoder).__name__} is not compiled"
     graphs: dict[tuple[str, str], Graph | None] = {}

@@ -32,7 +32,7 @@ from spec_sdk.model.same_checkpoint import check_same_checkpoint
 from spec_sdk.model.session import Session
 from spec_sdk.model.shared_encoder import share_encoder
 from spec_sdk.model.target_ends import TargetEnds
-from spec_sdk.model.tensor_parallel import TensorParallelDecoder, load_shard
+from spec_sdk.model.tensor_parallel import divided, load_shard
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.model.trained_drafts import trained_draft
@@ -128,7 +128,7 @@ class Models:
                 f"model.context: {context} tokens are more than {self._target_checkpoint.name} has positions for; "
                 f"use {longest} or less"
             )
-        self._whole: TorchExecutor | None = None
+        self._whole: Executor | None = None
         if ranks.size > 1 and self._target_checkpoint.config.encoder is not None:
             raise UserError(
                 f"model.target: {self._target_checkpoint.name} is an encoder-decoder model, which runs in one process; "
@@ -136,14 +136,11 @@ class Models:
             )
         if ranks.size > 1:
             if self.group.size == 1:
-                whole = load(self._target_checkpoint, dtype)
-                assert isinstance(whole, TorchExecutor)
-                self._whole = whole
-                shard = TensorParallelDecoder(whole.decoder, whole.vocabulary, ranks, self.group, ops)
+                self._whole = load(self._target_checkpoint, dtype)
+                part = divided(self._whole, self._whole.vocabulary, ranks, self.group)
             else:
-                shard = load_shard(self._target_checkpoint, ranks, self.group, load, dtype, ops)
-            executor = self._with_cache(TorchExecutor(shard, ops))
-            self.target = Model(self._target_checkpoint.name, executor, self._target_checkpoint.tokenizer)
+                part = load_shard(self._target_checkpoint, ranks, self.group, load, dtype)
+            self.target = Model(self._target_checkpoint.name, self._with_cache(part), self._target_checkpoint.tokenizer)
         else:
             self.target = self._load(target_reference, self._target_checkpoint)
 
@@ -315,8 +312,7 @@ class Models:
 
     def _shard(self, source: TensorSource, among: Ranks) -> Executor:
         """This rank's part of a model that ``among`` divide; its output head among them too."""
-        shard = load_shard(source, among, among, self.load, self.dtype, self.ops)
-        return TorchExecutor(shard, self.ops)
+        return load_shard(source, among, among, self.load, self.dtype)
 
     def _with_cache(self, executor: AnyExecutor) -> AnyExecutor:
         if self._kv_cache != "auto":

@@ -142,9 +142,10 @@ class CacheEntry:
 def one_process(lock_file: Path, wait: Callable[[], None] = lambda: None, longest_s: float = -1.0) -> Iterator[None]:
     """Hold ``lock_file``, which one process at a time does; ``wait`` is called once if another one has it.
 
-    After ``longest_s`` seconds (-1: never), and where there can be no lock, this process goes on without it.
+    After ``longest_s`` seconds (-1: never), and where there can be no lock, this process goes on without it. Within it
+    the same thread may hold it again.
     """
-    lock = FileLock(lock_file)
+    lock = FileLock(lock_file, is_singleton=True)
     with contextlib.suppress(OSError):
         try:
             lock.acquire(timeout=0)

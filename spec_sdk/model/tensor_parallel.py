@@ -230,13 +230,16 @@ def load_shard(
     group: Ranks,
     load: Callable[[TensorSource, torch.dtype], Executor],
     dtype: torch.dtype,
-    ops: Ops,
-) -> TensorParallelDecoder:
+) -> TorchExecutor:
     """Read this rank's part of a checkpoint: of the blocks its share in ``group``, of the head that in ``ranks``.
 
-    ``load``: makes a decoder in torch of a checkpoint that is only its part. Raises UserError for more ranks than
+    ``load``: makes a checkpoint ready to run, here one that has only this part. Raises UserError for more ranks than
     attention heads.
     """
-    shard = load(ShardedSource(source, ranks, group), dtype)
-    assert isinstance(shard, TorchExecutor)
-    return TensorParallelDecoder(shard.decoder, source.config.vocab_size, ranks, group, ops)
+    return divided(load(ShardedSource(source, ranks, group), dtype), source.config.vocab_size, ranks, group)
+
+
+def divided(executor: Executor, vocabulary: int, ranks: Ranks, group: Ranks) -> TorchExecutor:
+    """What runs the decoder of ``executor`` as this rank's part among others, with caches as its are."""
+    assert isinstance(executor, TorchExecutor)
+    return executor.of_decoder(TensorParallelDecoder(executor.decoder, vocabulary, ranks, group, executor.ops))

@@ -11,8 +11,6 @@ import torch
 from spec_sdk.errors import UserError
 from spec_sdk.model.context_vocabulary import with_lowest_tokens
 from spec_sdk.model.tensor_parallel import load_shard
-from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ops import Ops
 from spec_sdk.parallel.placement import Placement, placement
 from spec_sdk.pipeline import build_pipeline
 from spec_sdk.registry import Registry
@@ -126,6 +124,6 @@ def test_a_pipeline_on_groups_gives_the_tokens_of_one_process(size: int, models:
 
 def test_a_divided_draft_model_drafts_all_tokens() -> None:
     place = ranks_at(0, 2)
-    shard = load_shard(ModelTensors("smollm", 0), place, place, CpuBackend(CpuConfig()).load, torch.float32, Ops())
+    shard = load_shard(ModelTensors("smollm", 0), place, place, CpuBackend(CpuConfig()).load, torch.float32)
     with pytest.raises(UserError, match="drafter.vocabulary: a draft model that ranks divide drafts all tokens"):
-        with_lowest_tokens(TorchExecutor(shard, Ops()), 10, "drafter.vocabulary")
+        with_lowest_tokens(shard, 10, "drafter.vocabulary")

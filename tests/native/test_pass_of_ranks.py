@@ -14,7 +14,7 @@ import torch
 from spec_sdk.errors import RankLost
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.session import Session
-from spec_sdk.model.tensor_parallel import TensorParallelDecoder, load_shard
+from spec_sdk.model.tensor_parallel import divided, load_shard
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ranks import ALONE, Ranks
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
@@ -61,9 +61,7 @@ def whole(family: str, dtype: torch.dtype, weights: str) -> TorchExecutor:
 
 def shard(rank: Ranks, family: str, dtype: torch.dtype, weights: str) -> TorchExecutor:
     backend = CpuBackend(CpuConfig(native=True, activations="exact"))
-    return TorchExecutor(
-        load_shard(source_of(family, weights), rank, rank, backend.load, dtype, backend.ops), backend.ops
-    )
+    return load_shard(source_of(family, weights), rank, rank, backend.load, dtype)
 
 
 def of_all(executors: list[TorchExecutor]) -> list[list[torch.Tensor]]:
@@ -138,8 +136,7 @@ def test_a_whole_decoder_whose_head_ranks_divide() -> None:
     of_one = whole("smollm", torch.float32, "dense")
     with torch.no_grad():
         expected = results(of_one)[:-2]
-    made = [TensorParallelDecoder(of_one.decoder, of_one.vocabulary, rank, ALONE, of_one.ops) for rank in ranks_of(2)]
-    first, second = of_all([TorchExecutor(decoder, of_one.ops) for decoder in made])
+    first, second = of_all([divided(of_one, of_one.vocabulary, rank, ALONE) for rank in ranks_of(2)])
     assert all(torch.equal(one, other) for one, other in zip(first, expected, strict=True))
     assert all(torch.equal(one, other) for one, other in zip(second, expected, strict=True))
 

@@ -18,6 +18,7 @@ from spec_sdk.model.compilation import Compilation, choice_of
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.tensor_parallel import ShardedSource
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
@@ -177,7 +178,9 @@ class CpuBackend(Backend):
         not_native = self._not_native(decoder)
         if not_native is None:
             self._compilation.eager_because = "the native kernels run whole blocks"
-            in_parts = self.deterministic or runs_in_parts(decoder, self.ops)
+            # a shard's wide passes go stage by stage
+            divided = isinstance(checkpoint, ShardedSource)
+            in_parts = self.deterministic or (not divided and runs_in_parts(decoder, self.ops))
             bits_vary = None if in_parts else "wide passes are torch's"
             executor = TorchExecutor(NativeDecoder(decoder, in_parts), self.ops, bits_vary)
             if rounds_rows(decoder):

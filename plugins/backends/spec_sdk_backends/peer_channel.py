@@ -1,7 +1,7 @@
 """Messages between two processes through memory that both map: to each of them a ring of bytes.
 
-A message is copied into the ring as far as there is room, the rest when the other process has read some: no process
-waits for another before it must, and a message may be longer than the ring.
+A message is copied into the ring as far as there is room; the rest at a later call of the channel, when the other
+process has read some: no process waits for another before it must, and a message may be longer than the ring.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from spec_sdk.ranks import Wait
 from spec_sdk_backends.mapped_memory import LINE, Patience, bytes_of
 
-RING = 2**20
+RING = 2**22
 """Bytes."""
 NBYTES = mmap.PAGESIZE + 2 * RING
 """Of the memory: of each ring how many bytes were written and read, and both rings."""

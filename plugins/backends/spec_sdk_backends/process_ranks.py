@@ -64,6 +64,7 @@ class ProcessRanks(SharingRanks):
         # of torch.distributed; kept only here, since a connection lasts as long as something refers to its group
         self._groups: dict[tuple[int, ...], Any] = {}
         self._parts: dict[tuple[int, ...], _Part] = {}
+        self._channels: dict[int, PeerChannel | None] = {}
         # kept here, since the leader's may hold the server of all, and must outlive the group
         self._store: Any = dist.distributed_c10d._get_default_store()
         self._lifelines = Lifelines(self._store, self.rank, self.size)
@@ -82,9 +83,12 @@ class ProcessRanks(SharingRanks):
 
     def _channel_to(self, peer: int) -> PeerChannel | None:
         """To the rank that asks for one to this."""
-        pair = min(self.rank, peer), max(self.rank, peer)
-        memory = self._map_memory("peers {}-{}".format(*pair), pair, peer_channel.NBYTES)
-        return None if memory is None else PeerChannel(memory, pair.index(self.rank), self._patience)
+        if peer not in self._channels:
+            pair = min(self.rank, peer), max(self.rank, peer)
+            memory = self._map_memory("peers {}-{}".format(*pair), pair, peer_channel.NBYTES)
+            channel = None if memory is None else PeerChannel(memory, pair.index(self.rank), self._patience)
+            self._channels[peer] = channel
+        return self._channels[peer]
 
     def _map_memory(self, name: str, ranks: tuple[int, ...], nbytes: int) -> mmap.mmap | None:
         if not self._shares_memory:
@@ -92,7 +96,7 @@ class ProcessRanks(SharingRanks):
         with self.together():
             return meet(
                 lambda key, text: self._store.set(f"spec_sdk/memory/{name}/{key}", text),
-                lambda key: self._from_leader(f"spec_sdk/memory/{name}/{key}").decode(),
+                lambda key: self._told(f"spec_sdk/memory/{name}/{key}").decode(),
                 ranks.index(self.rank),
                 len(ranks),
                 nbytes,
@@ -199,7 +203,7 @@ class ProcessRanks(SharingRanks):
     def told_by_leader(self, key: str, tell: Callable[[], str]) -> str:
         key = f"spec_sdk/told/{key}"
         if not self.is_leader:
-            if not (text := self._from_leader(key).decode()):
+            if not (text := self._told(key).decode()):
                 raise RankLost("the leader could not prepare what this rank needs")
             return text
         text = ""
@@ -209,12 +213,14 @@ class ProcessRanks(SharingRanks):
         finally:
             self._store.set(key, text)
 
-    def _from_leader(self, key: str) -> bytes:
+    def _told(self, key: str) -> bytes:
+        """What another rank tells under ``key``, however long it takes."""
         with self.together():
-            # not waited for in one piece, so that a leader that fails elsewhere is noticed
+            # not waited for in one piece, so that a rank that fails elsewhere is noticed
             while not self._store.check([key]):
                 if self._store.check([_TOLD]):
                     raise RankLost("another process of this run ended")
+                self.look()
                 time.sleep(POLL_S)
             found: bytes = self._store.get(key)
             return found

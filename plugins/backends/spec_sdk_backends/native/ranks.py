@@ -27,8 +27,10 @@ class KernelRanks:
     def lent(self) -> Iterator[int]:
         """The address of what a kernel is given. Raises what ended its waiting for another rank."""
         self._structure.number = self._memory.number
-        yield address(self._structure)
-        self._memory.number = self._structure.number
+        try:
+            yield address(self._structure)
+        finally:
+            self._memory.number = self._structure.number
         if self._error is not None:
             raise self._error
 
