@@ -61,7 +61,7 @@ def test_the_cpu_backend_is_sound(native: Any) -> None:
     assert {outcome.verdict for outcome in found} == {"ok"}, [o for o in found if o.verdict != "ok"]
     operations = {outcome.operation for outcome in found}
     own = {"cached_attention", "head_block", "path_grower", "quantized_projection", "rms_norm", "top_log_probabilities"}
-    own |= {"drawing", *(f"accept: {rule}" for rule in RULES)}
+    own |= {"drawing", "speculative_attention", *(f"accept: {rule}" for rule in RULES)}
     kernels = native == "auto" and not isinstance(find(), str)
     assert operations == {"projection", "projections", "a whole pass"} | (own if kernels else set())
 
