@@ -31,8 +31,7 @@ from spec_sdk.contracts import BlockRunner, Predictor
 from spec_sdk.model.models import Models
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
 from spec_sdk.model.session import PLAIN, Session
-from spec_sdk.model.tensor_parallel import TensorParallelDecoder
-from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.model.tensor_parallel import divided
 from spec_sdk.ranks import ALONE, DeviceGroups, Ranks
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
@@ -56,15 +55,13 @@ def sessions(
 ) -> dict[str, Measured]:
     """What is measured, by name. One device's session is made on every rank, and measured on the leader."""
     one, spread = models(arguments, backend).target.executor, models(arguments, backend, ranks).target.executor
-    assert isinstance(one, TorchExecutor)
-    whole, ops = one.decoder, backend.ops
-    double = TorchExecutor(TensorParallelDecoder(whole, whole.vocabulary, ranks, groups.group, ops), ops)
+    double = divided(one, one.vocabulary, ranks, groups.group)
 
     def predictor() -> Predictor:
         return AttentionSink(AttentionSinkConfig(arguments.size))
 
     configs = {f"{OWN}, threshold {arguments.threshold:g}": L2ThresholdConfig(arguments.threshold)}
-    configs |= {f"{OWN}, hit rate {rate:g} forced": forced(rate, whole.layers) for rate in (0.0, 0.5, 1.0)}
+    configs |= {f"{OWN}, hit rate {rate:g} forced": forced(rate, one.layers) for rate in (0.0, 0.5, 1.0)}
     found: dict[str, Measured] = {ONE: (Session(one), PLAIN), SPREAD: (Session(spread), PLAIN)}
     own = Session(double)
     for name, config in configs.items():
