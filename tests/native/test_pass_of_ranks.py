@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ranks import ALONE, Ranks
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.native import whole_pass
-from spec_sdk_backends.native.whole_pass import NativePassOfRanks, NativeWholePass, native_whole_pass
+from spec_sdk_backends.native.whole_pass import NativePassOfRanks, NativeWholePass, Passed, native_whole_pass
 from spec_sdk_backends.shared_memory import SharedMemory, SharingRanks
 from tests.distributed.test_shared_memory import everyone
 from tests.native.test_deterministic import Checkpoint
@@ -113,8 +114,8 @@ def test_rows_whose_message_is_too_long_are_left_to_the_stages(monkeypatch: pyte
     made: list[int] = []
     call = NativePassOfRanks.__call__
 
-    def counted(self: NativePassOfRanks, inputs: object, *arguments: object) -> object:
-        found = call(self, inputs, *arguments)  # type: ignore[arg-type]
+    def counted(self: NativePassOfRanks, *arguments: Any) -> Passed | None:
+        found = call(self, *arguments)
         made.append(0 if found is None else found[0].shape[0] * found[0].shape[1])
         return found
 

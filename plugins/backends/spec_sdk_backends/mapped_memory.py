@@ -44,8 +44,6 @@ class Patience:
 
     def wait(self, is_there: Callable[[], bool]) -> None:
         """Return when it is."""
-        if is_there():
-            return
         begin, look_at = time.monotonic(), self.look_s
         while not is_there():
             waited_s = time.monotonic() - begin

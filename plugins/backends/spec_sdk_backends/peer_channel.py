@@ -6,9 +6,9 @@ process has read some: no process waits for another before it must, and a messag
 
 from __future__ import annotations
 
-import functools
 import mmap
 from collections import deque
+from collections.abc import Callable
 
 import torch
 
@@ -19,6 +19,8 @@ RING = 2**22
 """Bytes."""
 NBYTES = mmap.PAGESIZE + 2 * RING
 """Of the memory: of each ring how many bytes were written and read, and both rings."""
+_WRITTEN, _READ = 0, LINE // 8
+"""Where these two are among a ring's numbers."""
 
 
 class PeerChannel:
@@ -27,72 +29,67 @@ class PeerChannel:
     """
 
     def __init__(self, memory: mmap.mmap, index: int, patience: Patience) -> None:
-        self._numbers = memoryview(memory)[: 4 * LINE].cast("q")
-        rings_2B = torch.frombuffer(memory, dtype=torch.uint8, offset=mmap.PAGESIZE).view(2, RING)
-        self._out = _Ring(index)
-        self._in = _Ring(1 - index)
-        self._out_B, self._in_B = rings_2B[index], rings_2B[1 - index]
+        self._out, self._in = _Ring(memory, index), _Ring(memory, 1 - index)
         self._patience = patience
         # what of it is not in the ring yet, and what is still to be filled
         self._unsent: deque[torch.Tensor] = deque()
         self._expected: deque[torch.Tensor] = deque()
-        self._asked = self._received = 0
+        self._asked = 0
 
     def send(self, x: torch.Tensor) -> None:
         self._unsent.append(bytes_of(x))
-        self._push()
+        _move(self._unsent, self._out.put)
 
     def flush(self) -> None:
-        self._patience.wait(lambda: self._moved() and not self._unsent)
+        self._patience.wait(lambda: self._left()[0] == 0)
 
     def receive(self, x: torch.Tensor) -> Wait:
         self._expected.append(bytes_of(x))
         self._asked += 1
-        return functools.partial(self._wait_for, self._asked)
+        message = self._asked
+        return lambda: self._patience.wait(lambda: self._left()[1] <= self._asked - message)
 
-    def _wait_for(self, message: int) -> None:
-        self._patience.wait(lambda: self._moved() and self._received >= message)
-
-    def _moved(self) -> bool:
-        """Move what can be moved, both ways: the other process may wait for either."""
-        self._push()
-        self._pull()
-        return True
-
-    def _push(self) -> None:
-        ring, numbers = self._out, self._numbers
-        while self._unsent:
-            written = numbers[ring.written]
-            room = RING - (written - numbers[ring.read])
-            if not room:
-                return
-            message_B, at = self._unsent[0], written % RING
-            count = min(room, RING - at, message_B.shape[0])
-            self._out_B[at : at + count] = message_B[:count]
-            numbers[ring.written] = written + count
-            self._unsent[0] = message_B[count:]
-            if count == message_B.shape[0]:
-                self._unsent.popleft()
-
-    def _pull(self) -> None:
-        ring, numbers = self._in, self._numbers
-        while self._expected:
-            read, message_B = numbers[ring.read], self._expected[0]
-            there, at = numbers[ring.written] - read, read % RING
-            if not there and message_B.shape[0]:
-                return
-            count = min(there, RING - at, message_B.shape[0])
-            message_B[:count] = self._in_B[at : at + count]
-            numbers[ring.read] = read + count
-            self._expected[0] = message_B[count:]
-            if count == message_B.shape[0]:
-                self._expected.popleft()
-                self._received += 1
+    def _left(self) -> tuple[int, int]:
+        """How many messages are left, unsent and expected, once all was moved that can be, both ways: the other process
+        may wait for either.
+        """
+        _move(self._unsent, self._out.put)
+        _move(self._expected, self._in.take)
+        return len(self._unsent), len(self._expected)
 
 
 class _Ring:
-    """Where the numbers of a ring are: of the bytes ``written`` to it, and ``read``."""
+    """The bytes from process ``sender`` to the other one, and how many it wrote and that one read."""
 
-    def __init__(self, sender: int) -> None:
-        self.written = 2 * sender * LINE // 8
-        self.read = (2 * sender + 1) * LINE // 8
+    def __init__(self, memory: mmap.mmap, sender: int) -> None:
+        self._numbers = memoryview(memory)[2 * sender * LINE : 2 * (sender + 1) * LINE].cast("q")
+        self._ring_B = torch.frombuffer(memory, dtype=torch.uint8, offset=mmap.PAGESIZE + sender * RING, count=RING)
+
+    def put(self, message_B: torch.Tensor) -> int:
+        """Write what there is room for in one piece; how many bytes that are."""
+        written = self._numbers[_WRITTEN]
+        room, at = RING - (written - self._numbers[_READ]), written % RING
+        count = min(room, RING - at, message_B.shape[0])
+        self._ring_B[at : at + count] = message_B[:count]
+        self._numbers[_WRITTEN] = written + count
+        return count
+
+    def take(self, message_B: torch.Tensor) -> int:
+        """Fill it with what is there in one piece; how many bytes that are."""
+        read = self._numbers[_READ]
+        there, at = self._numbers[_WRITTEN] - read, read % RING
+        count = min(there, RING - at, message_B.shape[0])
+        message_B[:count] = self._ring_B[at : at + count]
+        self._numbers[_READ] = read + count
+        return count
+
+
+def _move(messages: deque[torch.Tensor], move: Callable[[torch.Tensor], int]) -> None:
+    """Move one after the other, as far as it goes; those that are through are gone from ``messages``."""
+    while messages:
+        count, length = move(messages[0]), messages[0].shape[0]
+        messages[0] = messages[0][count:]
+        if count == length:
+            messages.popleft()
+        elif not count:
+            return

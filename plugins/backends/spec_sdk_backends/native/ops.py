@@ -126,7 +126,6 @@ class NativeOps(Ops):
         ends: int | Ends,
         announce: Announce | None = None,
     ) -> SpeculativeAttention:
-        announce = announce or (lambda _: None)
         found = speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, Ends.of(ends), announce)
         return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, ends, announce) if found is None else found
 

@@ -21,7 +21,7 @@ def speculative_attention(
     v_BGSD: torch.Tensor,
     mask: AttentionMask,
     ends: Ends,
-    announce: Announce,
+    announce: Announce | None,
 ) -> SpeculativeAttention | None:
     """What :meth:`spec_sdk.ops.Ops.speculative_attention` returns; None where the kernels do not compute it: of several
     requests, with a window, or of keys with nothing between their ends.
@@ -48,7 +48,8 @@ def speculative_attention(
         q_BNHD.stride(1),
     )
     library().spec_attend_to_ends(*work, predicted_BNHD.data_ptr(), torch.get_num_threads())
-    announce(predicted_BNHD)
+    if announce is not None:
+        announce(predicted_BNHD)
     squares = difference_sq_BN.data_ptr(), norm_sq_BN.data_ptr()
     library().spec_attend_between(*work, exact_BNHD.data_ptr(), *squares, torch.get_num_threads())
     return SpeculativeAttention(predicted_BNHD, exact_BNHD, difference_sq_BN, norm_sq_BN)

@@ -68,6 +68,16 @@ void after(const Shape& shape, const Block& block, int64_t rows, T* h, const T* 
     }
 }
 
+// ``use`` of a number as rows have them, and of one as the cache has
+template <class Use> void in_types(int dtype, const Cache& cache, const Use& use) {
+    if (dtype)
+        use(bf16(), bf16());
+    else if (cache.dtype)
+        use(float(), bf16());
+    else
+        use(float(), float());
+}
+
 }  // namespace
 
 extern "C" {
@@ -149,26 +159,20 @@ void spec_attention(int dtype, int64_t heads, int64_t kv_heads, int64_t dim, dou
 // and slot, its numbers float32 beside rows in float32, or bfloat16
 void spec_attend_to_ends(int dtype, const Heads* heads, const Pass* pass, const Cache* cache, const Ends* ends,
                          const void* q, int64_t stride, void* o, int threads) {
-    if (dtype)
-        attend_to_ends<bf16, bf16>(*heads, *pass, *ends, (const bf16*)q, stride, *cache, (bf16*)o, threads);
-    else if (cache->dtype)
-        attend_to_ends<float, bf16>(*heads, *pass, *ends, (const float*)q, stride, *cache, (float*)o, threads);
-    else
-        attend_to_ends<float, float>(*heads, *pass, *ends, (const float*)q, stride, *cache, (float*)o, threads);
+    in_types(dtype, *cache, [&](auto row, auto kept) {
+        using T = decltype(row);
+        attend_to_ends<T, decltype(kept)>(*heads, *pass, *ends, (const T*)q, stride, *cache, (T*)o, threads);
+    });
 }
 
 // the rest of it: o by all keys, and how far it is from the prediction
 void spec_attend_between(int dtype, const Heads* heads, const Pass* pass, const Cache* cache, const Ends* ends,
                          const void* q, int64_t stride, void* o, float* difference, float* norm, int threads) {
-    if (dtype)
-        attend_between<bf16, bf16>(*heads, *pass, *ends, (const bf16*)q, stride, *cache, (bf16*)o, difference, norm,
-                                   threads);
-    else if (cache->dtype)
-        attend_between<float, bf16>(*heads, *pass, *ends, (const float*)q, stride, *cache, (float*)o, difference, norm,
-                                    threads);
-    else
-        attend_between<float, float>(*heads, *pass, *ends, (const float*)q, stride, *cache, (float*)o, difference, norm,
-                                     threads);
+    in_types(dtype, *cache, [&](auto row, auto kept) {
+        using T = decltype(row);
+        attend_between<T, decltype(kept)>(*heads, *pass, *ends, (const T*)q, stride, *cache, (T*)o, difference, norm,
+                                          threads);
+    });
 }
 
 // ``count`` blocks from cache layer ``first`` on, h [rows, model] in place; ``beside`` [rows, model], or null;
