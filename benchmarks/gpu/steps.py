@@ -215,6 +215,16 @@ STEPS = ordered(
             on_cpu=("--device=cpu", "--shape=tiny", "--prefix=40", "--rounds=1"),
         ),
         Step(
+            "speedups",
+            ("-m", "benchmarks.gpu.speedups", "--seconds={seconds}", "--output={results}/speedups.json"),
+            value=150,
+            expected_s=60,
+            least_s=45,
+            limit_s=150,
+            needs=HYDRA,
+            on_cpu=("--device=cpu", "--target=tiny", "--draft=tiny", "--tokens=24", "--rounds=1", "--rates", "0.8"),
+        ),
+        Step(
             "pipeline_tests",
             (*PYTEST, "tests/pipelines/test_tiny_pipelines.py", "tests/kernels/test_cuda_graphs.py"),
             value=60,

@@ -239,10 +239,15 @@ class Scheduler:
 
     def _finish(self, cycle: BegunCycle) -> None:
         """The verdicts, and what follows from them."""
-        # since the pass there may have been time that is no stage's
-        resumed = self._clock.mark()
         reads, turns, verdicts = host_reads.total(), going_on(cycle.turns), cycle.verdicts
-        if verdicts is not None and self._plain_steps.go_on(turns):
+        goes_on = verdicts is not None and self._plain_steps.go_on(turns)
+        # what the pass has decided takes no time of its own
+        in_pass = bool(turns) and all(
+            turn.pending is not None and turn.active.state.logprobs is None for turn in turns
+        )
+        # since the pass there may have been time that is no stage's
+        resumed = None if in_pass and not goes_on else self._clock.mark()
+        if verdicts is not None and goes_on:
             self._pass_ahead = PassAhead.launch(self.target, turns, verdicts, self.drafter.taps, self._clock, resumed)
         own = own_logits(turns)
         turns = self._verification.verify(turns)
@@ -251,7 +256,7 @@ class Scheduler:
                 tell_logprobs(telling, own)
             turns = going_on(turns)
         # behind a pass ahead a mark would come after that; these verdicts were part of one before
-        decided = self._clock.mark() if self._pass_ahead is None else resumed
+        decided = None if in_pass or self._pass_ahead is not None else self._clock.mark()
         if self._pass_ahead is not None:
             self._pass_ahead.learn(turns)
         # its time is no stage's
@@ -265,7 +270,8 @@ class Scheduler:
         # where a pass ahead runs meanwhile, nothing waits for it
         recover_s = time.perf_counter() - began if self._pass_ahead is None else 0.0
         draft_s, score_s = cycle.stage_seconds(self._clock)
-        seconds = StageSeconds(draft_s, score_s, self._clock.seconds(resumed, decided), recover_s)
+        verdict_s = 0.0 if decided is None else self._clock.seconds(resumed, decided)
+        seconds = StageSeconds(draft_s, score_s, verdict_s, recover_s)
         self._report(turns, seconds, cycle.reads + host_reads.total() - reads)
 
     def _propose(self, requests: Sequence[Active]) -> list[Turn]:

@@ -10,7 +10,8 @@ Legend: L layers, S slots, G KV heads, C capacity of a slot, D head dim, K rows 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -22,6 +23,10 @@ from spec_sdk.ops.uploads import numbers_on
 
 GRANULE = 64
 """Capacities are multiples of this, so that answers of nearly the same length share one cache."""
+
+MOST_COPIES = 4
+"""Moves of rows that are made one by one; more take longer than one by numbers, which have to be brought to the device.
+"""
 
 LEAST_DOUBLED = 1024
 """Tokens that a slot of a cache that doubles has room for at least."""
@@ -96,23 +101,24 @@ class KVCache:
     def commit(self, slots: Sequence[int], prefixes: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Move the rows ``paths`` (offsets from the request's prefix, increasing) right behind the prefix, in order.
 
-        One operation for all layers and requests; rows that stand there already are not touched. Raises ValueError for
-        a path that does not increase from 0 on or leaves the slot.
+        For all layers at once; rows that stand there already are not touched. Raises ValueError for a path that does
+        not increase from 0 on or leaves the slot.
         """
-        slot, source, target = list[int](), list[int](), list[int]()
-        for request, prefix, path in zip(slots, prefixes, paths, strict=True):
+        moves: list[Move] = []
+        for slot, prefix, path in zip(slots, prefixes, paths, strict=True):
             if any(b <= a for a, b in zip(path, path[1:], strict=False)) or (path and path[0] < 0):
                 raise ValueError(f"a path of cache rows must increase from 0 on: {list(path)}")
             if path and prefix + path[-1] >= self.capacity:
                 raise ValueError(f"row {path[-1]} lies outside the {self.capacity - prefix} rows after the prefix")
-            for place, row in enumerate(path):
-                if row != place:
-                    slot.append(request)
-                    source.append(prefix + row)
-                    target.append(prefix + place)
-        if not slot:
+            moves += moves_of(slot, prefix, path)
+        if len(moves) <= MOST_COPIES:
+            for storage in self._tensors():
+                for move in moves:
+                    move.make(storage)
             return
-        slot_K, source_K, target_K = numbers_on(self.k_LSGCD.device, (slot, source, target))
+        slot_K, source_K, target_K = numbers_on(
+            self.k_LSGCD.device, [*zip(*(row for move in moves for row in move.rows), strict=True)]
+        )
         for storage in self._tensors():
             # reading by index copies first, so a row may be overwritten that is still to be read
             storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]
@@ -129,6 +135,47 @@ class KVCache:
 
     def _tensors(self) -> list[torch.Tensor]:
         return [getattr(self, name) for name in self.storages]
+
+
+@dataclass(frozen=True)
+class Move:
+    """Of a slot's columns, ``count`` from ``source`` on go to ``target``, which comes before."""
+
+    slot: int
+    source: int
+    target: int
+    count: int
+
+    @property
+    def rows(self) -> Iterator[tuple[int, int, int]]:
+        """Slot, source and target of each."""
+        return ((self.slot, self.source + i, self.target + i) for i in range(self.count))
+
+    def make(self, storage: torch.Tensor) -> None:
+        """Copy them in a storage [L, S, G, C, D]."""
+        columns = storage[:, self.slot]
+        moved = columns[:, :, self.source : self.source + self.count]
+        if self.target + self.count > self.source:
+            moved = moved.clone()
+        columns[:, :, self.target : self.target + self.count] = moved
+
+
+def moves_of(slot: int, prefix: int, path: Sequence[int]) -> list[Move]:
+    """What brings the rows ``path`` behind the prefix: one for rows that follow upon each other, as they do along the
+    first children of a tree's nodes.
+
+    >>> [(move.source, move.target, move.count) for move in moves_of(0, 100, [0, 5, 6, 9])]
+    [(105, 101, 2), (109, 103, 1)]
+    """
+    moves: list[Move] = []
+    first = 0
+    for place in range(1, len(path) + 1):
+        if place < len(path) and path[place] == path[place - 1] + 1:
+            continue
+        if path[first] != first:
+            moves.append(Move(slot, prefix + path[first], prefix + first, place - first))
+        first = place
+    return moves
 
 
 def is_exact(form: str, dtype: torch.dtype) -> bool:

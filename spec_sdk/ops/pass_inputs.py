@@ -145,30 +145,26 @@ class PassInputs:
         B = len(requests)
         N = max(rows, *(len(request.token) for request in requests))
         T = max(slots, *(len(request.key_end) for request in requests))
-        # no slot's interval holds -1, so that padding sees the prefix alone
-        numbers = array("i")
-
-        def append(values: Sequence[int], length: int, fill: int) -> None:
-            numbers.extend(values)
-            if len(values) < length:
-                numbers.extend([fill] * (length - len(values)))
-
+        numbers: list[int] = []
         for r in requests:
-            append(r.token, N, 0)
+            numbers += r.token
+            numbers += [0] * (N - len(r.token))
         for r in requests:
-            append(r.position, N, r.prefix)
+            numbers += r.position
+            numbers += [r.prefix] * (N - len(r.position))
         for r in requests:
-            append(r.query_start, N, -1)
-        for r in requests:
-            append(r.key_start, T, 0)
-        for r in requests:
-            append(r.key_end, T, 0)
-        for r in requests:
-            append(r.key_position, T, 0)
+            numbers += r.query_start
+            # no slot's interval holds -1, so that padding sees the prefix alone
+            numbers += [-1] * (N - len(r.query_start))
+        for part in ("key_start", "key_end", "key_position"):
+            for r in requests:
+                numbers += getattr(r, part)
+                numbers += [0] * (T - len(r.key_end))
         known = tuple((r.slot, r.prefix, r.write_at, len(r.token)) for r in requests)
         for column in zip(*known, strict=True):
-            numbers.extend(column)
-        held = torch.frombuffer(numbers, dtype=torch.int32)
+            numbers += column
+        # an array takes a whole list in half the time that it takes its parts in
+        held = torch.frombuffer(array("i", numbers), dtype=torch.int32)
         return PassInputs._laid_out(
             kind=kind, sizes=(B, N, T), features_BNM=features_BNM, _known=known, _numbers=held, _device=device
         )

@@ -31,29 +31,43 @@ MODEL = (
     Mutant(
         "cache: a path that begins at the root is not moved",
         CACHE,
-        "if row != place:",
-        "if row != place and path[0] != 0:",
+        "if path[first] != first:",
+        "if path[first] != first and path[0] != 0:",
         (OF_CACHE,),
     ),
     Mutant(
         "cache: a path's rows are counted from the slot's start",
         CACHE,
-        "source.append(prefix + row)",
-        "source.append(row)",
+        "Move(slot, prefix + path[first], prefix + first,",
+        "Move(slot, path[first], prefix + first,",
         (OF_CACHE,),
     ),
     Mutant(
-        "cache: the rows after those of the path",
+        "cache: the rows before those of the path",
         CACHE,
-        "source.append(prefix + row)",
-        "source.append(min(prefix + row + 1, self.capacity - 1))",
+        "Move(slot, prefix + path[first], prefix + first,",
+        "Move(slot, prefix + path[first] - 1, prefix + first,",
         (OF_CACHE,),
     ),
     Mutant(
         "cache: the values stay where they were",
         CACHE,
+        "for storage in self._tensors():\n                for move",
+        "for storage in self._tensors()[::2]:\n                for move",
+        (OF_CACHE,),
+    ),
+    Mutant(
+        "cache: where many rows move, the values stay where they were",
+        CACHE,
         "for storage in self._tensors():\n            # reading",
         "for storage in self._tensors()[::2]:\n            # reading",
+        (OF_CACHE,),
+    ),
+    Mutant(
+        "cache: of rows that follow upon each other the first alone is moved",
+        CACHE,
+        "prefix + first, place - first)",
+        "prefix + first, 1)",
         (OF_CACHE,),
     ),
     Mutant(
@@ -67,8 +81,8 @@ MODEL = (
         "cache: rows are moved one by one within the storage",
         CACHE,
         "storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]",
-        """for one, column, place in reversed([*zip(slot, source, target, strict=True)]):
-                storage[:, one, :, place] = storage[:, one, :, column]""",
+        """for move in reversed(moves):
+                move.make(storage)""",
         (OF_CACHE,),
     ),
     Mutant(
@@ -193,8 +207,8 @@ MODEL = (
     Mutant(
         "cache: rows are moved in the first request's slot",
         CACHE,
-        "slot.append(request)",
-        "slot.append(slots[0])",
+        "moves += moves_of(slot, prefix, path)",
+        "moves += moves_of(slots[0], prefix, path)",
         (OF_CACHE,),
     ),
     Mutant(
@@ -270,15 +284,15 @@ MODEL = (
     Mutant(
         "inputs: padding sees what the first row sees",
         INPUTS,
-        "append(r.query_start, N, -1)",
-        "append(r.query_start, N, 0)",
+        "numbers += [-1] * (N - len(r.query_start))",
+        "numbers += [0] * (N - len(r.query_start))",
         (OF_INPUTS,),
     ),
     Mutant(
         "inputs: padded slots are seen",
         INPUTS,
-        "append(r.key_end, T, 0)",
-        "append(r.key_end, T, T)",
+        "numbers += [0] * (T - len(r.key_end))",
+        'numbers += [T if part == "key_end" else 0] * (T - len(r.key_end))',
         (OF_INPUTS,),
     ),
     Mutant(

@@ -1,0 +1,148 @@
+"""What pipelines gain on this device where so much of a draft is accepted, on models of random weights.
+
+    python -m benchmarks.gpu.speedups --output speedups.json
+    python -m benchmarks.gpu.speedups --device cpu --target tiny --draft tiny --tokens 24     # tries it out
+
+Models of random weights agree on nothing. So coins decide in the place of the target's choices: each drafted token is
+accepted with the probability ``--rates``, and the text means nothing. All else is as :class:`spec_sdk.Engine` does it,
+from the draft model's passes to the text that is handed out; drafts cost what they cost, and policies price them.
+Figures are over plain decoding's in the same process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from benchmarks.gpu.random_model import fitting
+from spec_sdk import Engine, InMemoryModel
+from spec_sdk.bench.machine import device_facts
+from spec_sdk.bench.random_models import SHAPES, RandomTensors, hf_fields
+from spec_sdk.contracts import Verdict, Verifier
+from spec_sdk.model.architectures import read_config
+from spec_sdk.ops.rows import Decision
+from spec_sdk.tree import TokenTree
+
+SCHEMA_VERSION = 1
+PIPELINES = ("sd_chain", "easyspec_tree")
+PROMPT, CONTEXT = 256, 1024
+"""Tokens."""
+
+
+def by_coins(rate: float, seed: int) -> Callable[[Verifier, TokenTree, Decision], Verdict]:
+    """In the place of :meth:`Verifier.decided`: of a node's children the first whose coin says so is accepted."""
+    coins = random.Random(seed)
+
+    def decided(verifier: Verifier, tree: TokenTree, decision: Decision) -> Verdict:
+        path = [0]
+        while (child := next((d.node for d in tree.draws_N[path[-1]] if coins.random() < rate), None)) is not None:
+            path.append(child)
+        return Verdict(path, decision[1], tree)
+
+    return decided
+
+
+def model_of(shape: str, device: torch.device, dtype: torch.dtype) -> InMemoryModel:
+    """A model of random weights with a tokenizer of a word for each token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    fields = hf_fields(shape)
+    weights = RandomTensors(read_config(fields, f"shape {shape}"), device, dtype)
+    tokenizer = Tokenizer(models.WordLevel({f"w{token}": token for token in range(fields["vocab_size"])}, "w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return InMemoryModel({name: weights.tensor(name) for name in weights.names()}, fields, tokenizer, f"random {shape}")
+
+
+def timed(engine: Engine, tokens: int, rounds: int) -> dict[str, float]:
+    """Median milliseconds of a token behind the first cycle's, and of a cycle; tokens of a cycle. After an answer in
+    which passes are captured.
+    """
+    prompt = " ".join(f"w{token}" for token in range(1, PROMPT))
+    of_token, of_cycle, lengths = [], [], []
+    for turn in range(rounds + 1):
+        counts, began = list[int](), 0.0
+        for part in engine.stream(prompt, max_new_tokens=tokens, ignore_eos=True):
+            if not counts:
+                began = time.perf_counter()
+            counts.append(len(part.tokens))
+        seconds = time.perf_counter() - began
+        if turn:
+            of_token.append(seconds / sum(counts[1:]))
+            of_cycle.append(seconds / (len(counts) - 1))
+            lengths.append(sum(counts) / len(counts))
+    return {
+        "token_ms": 1e3 * statistics.median(of_token),
+        "cycle_ms": 1e3 * statistics.median(of_cycle),
+        "tokens_per_cycle": statistics.mean(lengths),
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    began, device = time.monotonic(), torch.device(options.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    shape = fitting(options.target, device)
+    report: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": "speedups",
+        **device_facts(device),
+        "target": SHAPES[shape][0],
+        "draft": SHAPES[options.draft][0],
+        "dtype": str(dtype).removeprefix("torch."),
+        "prompt": PROMPT,
+        "pipelines": {},
+        "left_out": [],
+    }
+    torch.manual_seed(0)
+    target, draft = (model_of(name, device, dtype) for name in (shape, options.draft))
+    shared = [f"backend={device.type}", f"model.dtype={report['dtype']}", "sampler=exact", f"model.context={CONTEXT}"]
+    plain = Engine.from_pipeline("vanilla", target=target, overrides=shared, max_num_seqs=1)
+    report["plain"] = timed(plain, options.tokens, options.rounds)
+    print(f"plain decoding: {report['plain']['token_ms']:.3f} ms a token", flush=True)
+    for name in PIPELINES:
+        for rate in options.rates:
+            if time.monotonic() - began > options.seconds:
+                report["left_out"].append(f"{name} at {rate:g}")
+                continue
+            # each with policies that have learned nothing from another rate
+            engine = plain.with_pipeline(name, draft=draft, overrides=["sampler=exact"])
+            with mock.patch.object(Verifier, "decided", by_coins(rate, options.seed)):
+                found = timed(engine, options.tokens, options.rounds)
+            found["over_plain"] = report["plain"]["token_ms"] / found["token_ms"]
+            report["pipelines"].setdefault(name, {})[f"{rate:g}"] = found
+            print(
+                f"{name}, {rate:.0%} of drafted tokens accepted: {found['over_plain']:.2f} of plain decoding's speed; "
+                f"{found['tokens_per_cycle']:.2f} tokens in a cycle of {found['cycle_ms']:.3f} ms",
+                flush=True,
+            )
+            if options.output is not None:
+                options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return report
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--target", choices=tuple(SHAPES), default="8b", help="8b: 1b where that does not fit")
+    parser.add_argument("--draft", choices=tuple(SHAPES), default="1b", help="of the draft model")
+    parser.add_argument("--rates", type=float, nargs="+", default=(0.6, 0.8, 0.9), help="of drafted tokens")
+    parser.add_argument("--tokens", type=int, default=160, help="of an answer")
+    parser.add_argument("--rounds", type=int, default=3, help="answers that are timed of each")
+    parser.add_argument("--seed", type=int, default=0, help="of the coins")
+    parser.add_argument("--seconds", type=float, default=120.0, help="begin nothing further after this")
+    parser.add_argument("--output", type=Path, help="the JSON to write")
+    measure(parser.parse_args(arguments))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
