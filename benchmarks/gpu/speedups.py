@@ -3,10 +3,10 @@
     python -m benchmarks.gpu.speedups --output speedups.json
     python -m benchmarks.gpu.speedups --device cpu --target tiny --draft tiny --tokens 24     # tries it out
 
-Models of random weights agree on nothing. So coins decide in the place of the target's choices: each drafted token is
-accepted with the probability ``--rates``, and the text means nothing. All else is as :class:`spec_sdk.Engine` does it,
-from the draft model's passes to the text that is handed out; drafts cost what they cost, and policies price them.
-Figures are over plain decoding's in the same process.
+Models of random weights agree on nothing. So coins decide in the place of the target's choices: of a node's children
+each in turn is accepted with the probability ``--rates``, and the text means nothing. All else is as
+:class:`spec_sdk.Engine` does it, from the draft's passes to the text that is handed out. Drafts are a draft model's, or
+an EAGLE-3 head's over 32,000 tokens. Figures are over plain decoding's in the same process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from unittest import mock
 
 import torch
 
+from benchmarks.gpu.random_head import read_by_head, write_random_head
 from benchmarks.gpu.random_model import fitting
 from spec_sdk import Engine, InMemoryModel
 from spec_sdk.bench.machine import device_facts
@@ -34,7 +36,12 @@ from spec_sdk.ops.rows import Decision
 from spec_sdk.tree import TokenTree
 
 SCHEMA_VERSION = 1
-PIPELINES = ("sd_chain", "easyspec_tree")
+PIPELINES: dict[str, tuple[str, ...]] = {
+    "sd_chain": ("sd_chain", "policy=fixed", "policy.depth=5"),
+    "eagle_chain": ("eagle_tree", "policy=fixed", "policy.depth=5", "drafter.growth=beam", "drafter.width=1"),
+    "eagle_tree": ("eagle_tree", "policy=fixed", "policy.depth=5", "drafter.growth=beam", "drafter.width=4"),
+}
+"""Of a fixed depth: policies and growths that price a level by its logits would price random ones."""
 PROMPT, CONTEXT = 256, 1024
 """Tokens."""
 
@@ -88,6 +95,12 @@ def timed(engine: Engine, tokens: int, rounds: int) -> dict[str, float]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="spec-sdk-") as directory:
+        return measured(options, Path(directory))
+
+
+def measured(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """``directory``: where the head is written."""
     began, device = time.monotonic(), torch.device(options.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     shape = fitting(options.target, device)
@@ -97,6 +110,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         **device_facts(device),
         "target": SHAPES[shape][0],
         "draft": SHAPES[options.draft][0],
+        "pipelines_are": {name: list(own) for name, own in PIPELINES.items()},
         "dtype": str(dtype).removeprefix("torch."),
         "prompt": PROMPT,
         "pipelines": {},
@@ -104,17 +118,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
     torch.manual_seed(0)
     target, draft = (model_of(name, device, dtype) for name in (shape, options.draft))
+    write_random_head(directory, shape, device, dtype)
     shared = [f"backend={device.type}", f"model.dtype={report['dtype']}", "sampler=exact", f"model.context={CONTEXT}"]
     plain = Engine.from_pipeline("vanilla", target=target, overrides=shared, max_num_seqs=1)
     report["plain"] = timed(plain, options.tokens, options.rounds)
     print(f"plain decoding: {report['plain']['token_ms']:.3f} ms a token", flush=True)
-    for name in PIPELINES:
+    for name, (pipeline, *own) in PIPELINES.items():
         for rate in options.rates:
             if time.monotonic() - began > options.seconds:
                 report["left_out"].append(f"{name} at {rate:g}")
                 continue
-            # each with policies that have learned nothing from another rate
-            engine = plain.with_pipeline(name, draft=draft, overrides=["sampler=exact"])
+            head = [f"drafter.checkpoint={directory}", f"drafter.target_layers={read_by_head(shape)}"]
+            own_head = head if name.startswith("eagle") else []
+            engine = plain.with_pipeline(pipeline, draft=draft, overrides=[*own, *own_head, "sampler=exact"])
             with mock.patch.object(Verifier, "decided", by_coins(rate, options.seed)):
                 found = timed(engine, options.tokens, options.rounds)
             found["over_plain"] = report["plain"]["token_ms"] / found["token_ms"]

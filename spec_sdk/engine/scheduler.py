@@ -242,9 +242,7 @@ class Scheduler:
         reads, turns, verdicts = host_reads.total(), going_on(cycle.turns), cycle.verdicts
         goes_on = verdicts is not None and self._plain_steps.go_on(turns)
         # what the pass has decided takes no time of its own
-        in_pass = bool(turns) and all(
-            turn.pending is not None and turn.active.state.logprobs is None for turn in turns
-        )
+        in_pass = bool(turns) and all(turn.pending is not None and turn.active.state.logprobs is None for turn in turns)
         # since the pass there may have been time that is no stage's
         resumed = None if in_pass and not goes_on else self._clock.mark()
         if verdicts is not None and goes_on:

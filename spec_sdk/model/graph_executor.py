@@ -22,9 +22,13 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.executor import Cache, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache, is_exact
-from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.model.path_levels import FedPaths, PathLevels
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
+from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.torch_executor import TorchExecutor, last_live_row
 from spec_sdk.model.unread_reports import UnreadReports
-from spec_sdk.ops import Ops
+from spec_sdk.ops import Ops, host_reads
+from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.uploads import upload
 from spec_sdk.say import say
@@ -34,10 +38,16 @@ MOST_ROWS = 128
 LEAST_COLUMNS = 1024
 MOST_GRAPHS = 64
 """Each keeps its outputs and work space. Where a cache has moved, its graphs make room for others."""
+LEAST_COMMITTED = 8
+"""Rows that are padded to where a tree's levels are captured with them: so that few sizes come, and a pass over so many
+takes hardly longer than over one.
+"""
 STALE_AFTER = 2000
 """Passes in which a graph was of no use, after which it makes room too. Sooner, where more sizes come by turns than are
 kept, captures would take longer than they save: what finds no room runs without.
 """
+
+PLAIN = SequentialRunner()
 
 Capture = Callable[[Callable[[], PassOutput]], tuple[Callable[[], object], PassOutput]]
 """Captures a function of no arguments: what repeats it on the same memory, and the output that then holds the results.
@@ -114,6 +124,8 @@ class GraphExecutor(TorchExecutor):
         self._rotations: tuple[int, ...] = ()
         self.captures = 0
         """Passes that were captured so far."""
+        self.feeds_children: tuple[int, Callable[[torch.Tensor], torch.Tensor]] | None = None
+        """Of a draft head: after which layer, and how, what a node's children are fed is made of its state."""
 
     def keep_cache_in(self, form: str) -> None:
         if not is_exact(form, self.dtype):
@@ -182,6 +194,42 @@ class GraphExecutor(TorchExecutor):
         assert made is not None
         return captured.output.logits_BNV.clone(), made.clone()
 
+    @property
+    def grows_paths(self) -> bool:
+        return self.one_launch
+
+    @torch.no_grad()
+    def grow_paths(
+        self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
+    ) -> GrownPaths | None:
+        runner, token_R = runner_of_groups(paths.groups), self.decoder.token_R
+        logits = self.vocabulary if token_R is None else len(token_R)
+        taken = runner.capturable and max(len(rows.tokens), paths.most_fed) <= MOST_ROWS and paths.width <= logits
+        # a pass says what is wrong with a token that there is not
+        known = min(rows.tokens) >= 0 and max(rows.tokens) < self.config.vocab_size
+        if not (self.one_launch and taken and known) or output is not None or paths.draws is not None:
+            return None
+        assert isinstance(cache, KVCache)
+        padded_rows = max(LEAST_COMMITTED, self.rows_of(len(rows.tokens)))
+        levels, given = PathLevels.of(rows, paths, padded_rows), rows.features_NM
+        columns, plan = columns_of(levels.columns, cache), PassPlan(runner)
+        fed = None if given is None else (given.shape[-1], given.dtype)
+        key = "paths", levels.shape, fed, columns, place_of(cache), paths.groups
+        captured: CapturedPass | None
+        captured = self._found(key, cache, lambda: self._capture_paths(levels, cache, plan, columns, given))
+        if captured is None:
+            return None
+        upload(levels.flat, captured.flat_I)
+        if captured.features_BNM is not None and given is not None:
+            captured.features_BNM[0, : len(given)].copy_(given)
+        captured.replay()
+        made = fed_paths(captured.output)
+        (numbers,) = host_reads.read(made.numbers)
+        # the next one overwrites them
+        state_XM = None if made.state_XM is None else made.state_XM.clone()
+        kept = FedPaths(made.logits_XR.clone(), state_XM, made.numbers)
+        return levels.grown(kept, numbers, token_R, self.vocabulary)
+
     def cut(self, layers: Sequence[int]) -> GraphExecutor:
         made = self._running(self.decoder.subset(layers))
         made.bits_vary = self.bits_vary
@@ -247,6 +295,33 @@ class GraphExecutor(TorchExecutor):
 
         return CapturedLevels(flat_I, *self._capture(run), root_BR=root_BR, draw_BX=draw_BX)
 
+    def _capture_paths(
+        self, levels: PathLevels, cache: KVCache, plan: PassPlan, columns: int, features_NM: torch.Tensor | None
+    ) -> CapturedPass:
+        flat_I, rows = levels.flat.to(self.device), levels.inputs[0].width
+        features_BNM = None
+        if features_NM is not None:
+            features_BNM = features_NM.new_zeros((1, rows, features_NM.shape[-1]))
+            features_BNM[0, : len(features_NM)] = features_NM
+        taps = () if self.feeds_children is None else (self.feeds_children[0],)
+        # rows that are committed are fed as by any pass
+        of_rows, of_levels = PassPlan(PLAIN, taps, "last"), replace(plan, taps=taps)
+
+        def feed(inputs: PassInputs, level_features: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+            is_root = inputs.kind == "chain"
+            inputs = replaced_features(inputs, features_BNM if is_root else level_features, columns)
+            output = TorchExecutor.forward(self, inputs, cache, of_rows if is_root else of_levels)
+            if self.feeds_children is None:
+                return output.logits_BNV[0], None
+            layer, state_of = self.feeds_children
+            left_BNM = output.hidden[layer]
+            return output.logits_BNV[0], state_of((last_live_row(left_BNM, inputs) if is_root else left_BNM)[0])
+
+        def run() -> PassOutput:
+            return output_of(levels.over(flat_I, columns).run(feed, self.ops, self.decoder.token_R))
+
+        return CapturedPass(flat_I, *self._capture(run), features_BNM=features_BNM)
+
     def _capture_pass(self, inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> CapturedPass:
         assert inputs.flat is not None
         flat_I, given = inputs.flat.clone(), inputs.features_BNM
@@ -254,6 +329,32 @@ class GraphExecutor(TorchExecutor):
         fixed = PassInputs.over(flat_I, inputs.kind, *inputs.sizes, columns=columns, features_BNM=features_BNM)
         replay, output = self._capture(lambda: TorchExecutor.forward(self, fixed, cache, plan))
         return CapturedPass(flat_I, replay, output, features_BNM)
+
+
+def runner_of_groups(groups: tuple[tuple[int, ...], ...] | None) -> BlockRunner:
+    """What runs a model whose consecutive layers are in these groups; None: one after the other."""
+    return PLAIN if groups is None or max(map(len, groups)) < 2 else LayerParallelRunner.of(groups)
+
+
+def replaced_features(inputs: PassInputs, features_BNM: torch.Tensor | None, columns: int) -> PassInputs:
+    """The inputs of the same integers with these features."""
+    if features_BNM is None:
+        return inputs
+    assert inputs.flat is not None
+    return PassInputs.over(inputs.flat, inputs.kind, *inputs.sizes, columns=columns, features_BNM=features_BNM)
+
+
+def output_of(fed: FedPaths) -> PassOutput:
+    """What a capture keeps of paths that were fed."""
+    hidden = {} if fed.state_XM is None else {0: fed.state_XM[None]}
+    return PassOutput(fed.logits_XR[None], hidden, made=fed.numbers)
+
+
+def fed_paths(output: PassOutput) -> FedPaths:
+    """What :func:`output_of` was given."""
+    assert output.made is not None
+    state_BXM = output.hidden.get(0)
+    return FedPaths(output.logits_BNV[0], None if state_BXM is None else state_BXM[0], output.made)
 
 
 def can_be_captured(inputs: PassInputs, plan: PassPlan) -> bool:

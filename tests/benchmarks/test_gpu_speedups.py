@@ -16,7 +16,7 @@ TINY = ["--device=cpu", "--target=tiny", "--draft=tiny", "--tokens=20", "--round
 
 
 def test_coins_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(speedups, "PIPELINES", ("sd_chain",))
+    monkeypatch.setattr(speedups, "PIPELINES", {"sd_chain": speedups.PIPELINES["sd_chain"]})
     output = tmp_path / "speedups.json"
     assert speedups.main([*TINY, "--rates", "0", "1", f"--output={output}"]) == 0
     report = json.loads(output.read_text())
@@ -29,7 +29,7 @@ def test_coins_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_what_there_is_no_time_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speedups, "PIPELINES", ("sd_chain",))
+    monkeypatch.setattr(speedups, "PIPELINES", {"sd_chain": speedups.PIPELINES["sd_chain"]})
     from argparse import Namespace
 
     options = Namespace(

@@ -91,8 +91,8 @@ DRAFT_HEADS = (
     Mutant(
         "head session: the root's state is that of the first pair",
         f"{ROOM}/session.py",
-        "output.hidden[_LAYER][0, -1:]",
-        "output.hidden[_LAYER][0, :1]",
+        "output.hidden[FED_LAYER][0, -1:]",
+        "output.hidden[FED_LAYER][0, :1]",
         (FORMULAS,),
     ),
     Mutant(

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk.contracts import Request, option
-from spec_sdk.model.draft_heads.head import DraftHead
+from spec_sdk.contracts import option
 from spec_sdk.model.draft_heads.head_choices import HeadChoices
 from spec_sdk.model.draft_heads.loading import EAGLE_HEADS
-from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.models import Models
-from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths
-from spec_sdk.tree import TreeBuilder
 from spec_sdk_drafters.chosen_vocabulary import context_vocabulary_option, head_session, vocabulary_option
 from spec_sdk_drafters.growing_drafter import GROWTHS
-from spec_sdk_drafters.growing_head import GrowingHeadDrafter
+from spec_sdk_drafters.growing_head import OneLayerHeadDrafter
 
 
 def weights_option() -> str:
@@ -61,7 +57,7 @@ class EagleConfig:
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
 
 
-class EagleDrafter(GrowingHeadDrafter):
+class EagleDrafter(OneLayerHeadDrafter):
     """Drafts a chain or tree with a head that reads the target's hidden states (EAGLE, EAGLE-2, EAGLE-3, HASS).
 
     In the tree a node's pair has what the head returned at its parent.
@@ -70,8 +66,6 @@ class EagleDrafter(GrowingHeadDrafter):
     name = "eagle"
     Config = EagleConfig
     config: EagleConfig
-    head: DraftHead
-    session: DraftHeadSession
     parts = {"growth": "growth"}
 
     def __init__(self, config: EagleConfig, models: Models) -> None:
@@ -81,14 +75,3 @@ class EagleDrafter(GrowingHeadDrafter):
         model = models.draft_head(config.checkpoint, EAGLE_HEADS, choices)
         self.draft_name, self.draft_session = model.name, head_session(model.head, config)
         self._use(self.draft_session.head, self.draft_session)
-
-    @property
-    def grows_paths(self) -> bool:
-        return self.session.grows_paths
-
-    def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
-        slots, tokens, features = self._take_unfed([request])
-        return self.session.feed_pairs_and_grow(slots[0], tokens[0], features[0], paths) if slots else None
-
-    def keep_grown(self, request: Request, tree: TreeBuilder, nodes: int) -> None:
-        self.session.keep_grown(request.slot, tree, nodes)

@@ -145,13 +145,16 @@ class GrowingDrafter(Drafter):
         self, requests: Sequence[Request], budgets: Sequence[Budget], depths: Sequence[int], able: Sequence[int]
     ) -> GrownPaths | None:
         """What :meth:`grown_paths` gives of one request alone, whose growth says what it will ask for."""
-        if len(able) != 1 or self.drafts_at_once or not self.grows_paths or requests[able[0]].changes_logits:
+        if len(able) != 1 or not self.grows_paths or requests[able[0]].changes_logits:
             return None
         request, budget, depth = requests[able[0]], budgets[able[0]], depths[able[0]]
+        shape, recipe = self.growth.fixed_shape(depth, budget.nodes, request), request.sampler.recipe
+        if self.drafts_at_once and shape is not None and not budget.level_cost:
+            # all of its levels are drafted behind the root
+            return None
         width = self.growth.kept_paths(request)
         if width is not None:
             return self.grown_paths(request, ProbablePaths(width, depth, budget.nodes, budget.level_cost))
-        shape, recipe = self.growth.fixed_shape(depth, budget.nodes, request), request.sampler.recipe
         if shape is None or shape.draw_temperature is None or max(shape.widths) > 1:
             return None
         if recipe is None or request.sampler.ops is not None:

@@ -14,6 +14,10 @@ from typing import Protocol
 import torch
 
 from spec_sdk.contracts import DraftLogits, Request
+from spec_sdk.model.draft_heads.head import DraftHead
+from spec_sdk.model.draft_heads.session import DraftHeadSession
+from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths
+from spec_sdk.tree import TreeBuilder
 from spec_sdk_drafters.feature_drafter import FeatureDrafter, FeatureSession
 from spec_sdk_drafters.growing_drafter import GrowingDrafter, GrowingSession
 
@@ -38,3 +42,21 @@ class GrowingHeadDrafter(FeatureDrafter, GrowingDrafter):
 
     def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[DraftLogits]]:
         return functools.partial(self.session.feed_pairs, *self._take_unfed(requests))
+
+
+class OneLayerHeadDrafter(GrowingHeadDrafter):
+    """Of heads of one layer, which are fed the levels of a tree with its root where that is one call."""
+
+    head: DraftHead
+    session: DraftHeadSession
+
+    @property
+    def grows_paths(self) -> bool:
+        return self.session.grows_paths
+
+    def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
+        slots, tokens, features = self._take_unfed([request])
+        return self.session.feed_pairs_and_grow(slots[0], tokens[0], features[0], paths) if slots else None
+
+    def keep_grown(self, request: Request, tree: TreeBuilder, nodes: int) -> None:
+        self.session.keep_grown(request.slot, tree, nodes)

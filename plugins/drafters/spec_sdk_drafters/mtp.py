@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.contracts import option
-from spec_sdk.model.draft_heads.head import DraftHead
 from spec_sdk.model.draft_heads.head_choices import HeadChoices
 from spec_sdk.model.draft_heads.loading import PREDICTION_MODULES
-from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.models import Models
 from spec_sdk_drafters.chosen_vocabulary import context_vocabulary_option, head_session, vocabulary_option
 from spec_sdk_drafters.growing_drafter import GROWTHS
-from spec_sdk_drafters.growing_head import GrowingHeadDrafter
+from spec_sdk_drafters.growing_head import OneLayerHeadDrafter
 
 
 @dataclass
@@ -42,7 +40,7 @@ class MtpConfig:
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
 
 
-class MtpDrafter(GrowingHeadDrafter):
+class MtpDrafter(OneLayerHeadDrafter):
     """Drafts a chain or tree with the prediction module that was trained with the target (MTP).
 
     The module predicts one token more than the target; for those behind it, it is applied to its own output.
@@ -51,8 +49,6 @@ class MtpDrafter(GrowingHeadDrafter):
     name = "mtp"
     Config = MtpConfig
     config: MtpConfig
-    head: DraftHead
-    session: DraftHeadSession
     parts = {"growth": "growth"}
 
     def __init__(self, config: MtpConfig, models: Models) -> None:

@@ -23,8 +23,12 @@ from spec_sdk.model.rope import Rotation, RotationsAt
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
+from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, ProbablePaths, RowsToCommit
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs
+
+FED_LAYER = 1
+"""A node's children are fed what leaves a head's first layer."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +131,20 @@ class CapturedHeadExecutor(DraftHeadExecutor):
         super().__init__(head, ops)
         self._capture = capture
         self._passes = GraphExecutor(head, ops, capture, insists=False)
+        self._passes.feeds_children = (FED_LAYER, head.recurrent)
         self.one_launch = self._passes.one_launch
 
     def forward(self, inputs: PassInputs, cache: Cache, plan: PassPlan) -> PassOutput:
         return self._passes.forward(inputs, cache, plan)
+
+    @property
+    def grows_paths(self) -> bool:
+        return self._passes.grows_paths
+
+    def grow_paths(
+        self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
+    ) -> GrownPaths | None:
+        return self._passes.grow_paths(rows, cache, output, paths)
 
     def rows_of(self, rows: int) -> int:
         return self._passes.rows_of(rows)

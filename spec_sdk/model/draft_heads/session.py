@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from spec_sdk.model.draft_heads.head import DraftHeadExecutor
+from spec_sdk.model.draft_heads.head import FED_LAYER, DraftHeadExecutor
 from spec_sdk.model.executor import LogitRows, PassOutput, PassPlan
 from spec_sdk.model.session import PLAIN, Session
 from spec_sdk.ops import DraftLogits
@@ -20,9 +20,6 @@ from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import RequestRows
 from spec_sdk.ops.uploads import numbers_on
 from spec_sdk.tree import TreeBuilder
-
-_LAYER = 1
-"""What leaves the head's one layer."""
 
 
 class DraftHeadSession(Session):
@@ -87,9 +84,9 @@ class DraftHeadSession(Session):
             self._states_TM[slot][numbers_on(self.head.device, tree.parent[-new:])]
             for slot, tree, new in zip(slots, trees, new_nodes, strict=True)
         ]
-        outputs = self._run("growing", requests, PassPlan(PLAIN, (_LAYER,)), features)
+        outputs = self._run("growing", requests, PassPlan(PLAIN, (FED_LAYER,)), features)
         for slot, output in zip(slots, outputs, strict=True):
-            new_KM = self.head.recurrent(output.hidden[_LAYER][0])
+            new_KM = self.head.recurrent(output.hidden[FED_LAYER][0])
             self._states_TM[slot] = torch.cat((self._states_TM[slot], new_KM))
         return [self._logits(output) for output in outputs]
 
@@ -104,9 +101,9 @@ class DraftHeadSession(Session):
         features: Sequence[torch.Tensor],
         logits: LogitRows,
     ) -> list[PassOutput]:
-        outputs = self._feed(slots, tokens, features, PassPlan(PLAIN, (_LAYER,), logits))
+        outputs = self._feed(slots, tokens, features, PassPlan(PLAIN, (FED_LAYER,), logits))
         for slot, output in zip(slots, outputs, strict=True):
-            self._states_TM[slot] = self.head.recurrent(output.hidden[_LAYER][0, -1:])
+            self._states_TM[slot] = self.head.recurrent(output.hidden[FED_LAYER][0, -1:])
         return outputs
 
     def _feed(

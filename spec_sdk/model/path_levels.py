@@ -1,0 +1,178 @@
+"""The most probable paths behind a root, level after level, picked and fed without asking the host between.
+
+What :mod:`spec_sdk.model.draft_levels` is for trees of a known shape. Here logits say which nodes of a level have
+children. They do not say how many nodes a level has: so all passes have known sizes, and depths. What hangs on
+parents is who sees whom, which is worked out where the logits are.
+
+Legend: K nodes of a level, W children of each, X nodes that are fed, the root among them, S nodes so far, R tokens that
+can be drafted, M model dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from spec_sdk.ops import Ops
+from spec_sdk.ops.draft_logits import DraftLogits
+from spec_sdk.ops.grown_paths import GrownLevel, GrownPaths, ProbablePaths, RowsToCommit, ToppedLogits
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+
+Feed = Callable[[PassInputs, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor | None]]
+"""A pass, and the features [1, K, M] of a level that a head is fed → logits [K, R] of its nodes, of rows that are
+committed those of the last, and what a head feeds their children [K, M].
+"""
+
+
+@dataclass(frozen=True)
+class FedPaths:
+    """What was fed, on the device: ``logits_XR``; of a head, what nodes feed their children, ``state_XM``; and in one
+    tensor, float64, each node's most probable tokens and their log-probabilities [2, X, W], and of all nodes but the
+    root their tokens and parents [2, X - 1].
+    """
+
+    logits_XR: torch.Tensor
+    state_XM: torch.Tensor | None
+    numbers: torch.Tensor
+
+
+@dataclass(frozen=True)
+class PathLevels:
+    """Rows that are to be committed, and the levels that follow the last of them: ``counts`` nodes each.
+
+    ``inputs``: of the pass over the rows, and of those that feed the levels, whose tokens and intervals are not known.
+    """
+
+    width: int
+    counts: tuple[int, ...]
+    inputs: tuple[PassInputs, ...]
+
+    @staticmethod
+    def of(rows: RowsToCommit, paths: ProbablePaths, padded_rows: int) -> PathLevels:
+        """Numbers in host memory. The pass over the rows has ``padded_rows``."""
+        counts, cpu = counts_of(paths), torch.device("cpu")
+        root = RequestRows.chain(rows.slot, rows.prefix, rows.tokens)
+        inputs = [PassInputs.of("chain", [root], cpu, padded_rows, padded_rows)]
+        depth_S, behind = [0], rows.prefix + len(rows.tokens)
+        for level, count in enumerate(counts, start=1):
+            depth_S += [level] * count
+            unknown = [0] * len(depth_S)
+            level_rows = RequestRows.growing(rows.slot, behind, unknown, depth_S, unknown, unknown, count)
+            inputs.append(PassInputs.of("growing", [level_rows], cpu))
+        return PathLevels(paths.width, counts, tuple(inputs))
+
+    @property
+    def flat(self) -> torch.Tensor:
+        """The integers of all passes, one after the other."""
+        return torch.cat([inputs.flat for inputs in self.inputs if inputs.flat is not None])
+
+    @property
+    def columns(self) -> int:
+        """Most cache columns that a row sees."""
+        return max(inputs.columns or 0 for inputs in self.inputs)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """All that the passes depend on beside their integers."""
+        return self.width, *self.counts, *self.inputs[0].sizes
+
+    def over(self, flat: torch.Tensor, columns: int) -> PathLevels:
+        """The same passes with their integers in this tensor, which whoever writes there changes."""
+        sizes = [0 if inputs.flat is None else inputs.flat.numel() for inputs in self.inputs]
+        placed = tuple(
+            PassInputs.over(part, inputs.kind, *inputs.sizes, columns)
+            for part, inputs in zip(torch.split(flat, sizes), self.inputs, strict=True)
+        )
+        return PathLevels(self.width, self.counts, placed)
+
+    def run(self, feed: Feed, ops: Ops, token_R: torch.Tensor | None = None) -> FedPaths:
+        """Feed the rows, then level after level; waits for nothing. ``token_R``: the tokens that logits are of."""
+        root, *levels = self.inputs
+        logits_KR, state_KM = feed(root, None)
+        device, nodes = logits_KR.device, 1 + sum(self.counts)
+        logits, states, tops = [logits_KR], [] if state_KM is None else [state_KM], [self._top(logits_KR, ops, token_R)]
+        token, parent = list[torch.Tensor](), [torch.full((1,), -1, device=device)]
+        ancestor_SX = torch.eye(1, nodes, device=device)
+        joint_K, first = torch.zeros(1, dtype=torch.float64, device=device), 0
+        for inputs, count in zip(levels, self.counts, strict=True):
+            logprob_KW, token_KW = tops[-1]
+            joint_KW = joint_K[:, None] + logprob_KW.double()
+            # of equal ones the first, as the host takes them
+            best_K = joint_KW.flatten().sort(descending=True, stable=True).indices[:count].sort().values
+            above_K, size = first + best_K // self.width, len(ancestor_SX)
+            joint_K, first = joint_KW.flatten()[best_K], size
+            token.append(token_KW.flatten()[best_K])
+            parent.append(above_K)
+            own_KX = torch.eye(size + count, nodes, device=device)[size:]
+            ancestor_SX = torch.cat((ancestor_SX, ancestor_SX[above_K] + own_KX))
+            start_S, end_S = intervals(torch.cat(parent), ancestor_SX[:, : size + count])
+            # views of the integers that the pass reads
+            inputs.token_BN.copy_(token[-1][None])
+            inputs.query_start_BN.copy_(start_S[None, size:])
+            inputs.key_start_BT.copy_(start_S[None, 1:])
+            inputs.key_end_BT.copy_(end_S[None, 1:])
+            logits_KR, state_KM = feed(inputs, torch.cat(states)[above_K][None] if states else None)
+            logits.append(logits_KR)
+            if state_KM is not None:
+                states.append(state_KM)
+            tops.append(self._top(logits_KR, ops, token_R))
+        logprobs, tokens = zip(*tops, strict=True)
+        told = (torch.cat(tokens), torch.cat(logprobs), *token, *parent[1:])
+        numbers = torch.cat([part.flatten().double() for part in told])
+        return FedPaths(torch.cat(logits), torch.cat(states) if states else None, numbers)
+
+    def _top(
+        self, logits_KR: torch.Tensor, ops: Ops, token_R: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprob_KW, place_KW = ops.top_log_probabilities(logits_KR, self.width)
+        return logprob_KW, place_KW if token_R is None else token_R[place_KW]
+
+    def grown(self, fed: FedPaths, numbers: torch.Tensor, token_R: torch.Tensor | None, vocabulary: int) -> GrownPaths:
+        """What :meth:`run` fed, its ``numbers`` in host memory; ``vocabulary`` as :class:`DraftLogits` takes it."""
+        nodes = 1 + sum(self.counts)
+        tops = 2 * nodes * self.width
+        token_XW, logprob_XW = numbers[:tops].view(2, nodes, self.width)
+        token, parent = numbers[tops:].view(2, nodes - 1).long().tolist()
+
+        def logits(own: slice) -> DraftLogits:
+            children = {"logprob_KW": logprob_XW[own].float(), "token_KW": token_XW[own].long()}
+            return ToppedLogits(fed.logits_XR[own], token_R, vocabulary, **children)
+
+        levels, first = list[GrownLevel](), 1
+        for count in self.counts:
+            own = slice(first - 1, first - 1 + count)
+            levels.append(GrownLevel(token[own], parent[own], logits(slice(first, first + count))))
+            first += count
+        return GrownPaths(logits(slice(1)), levels, fed.state_XM)
+
+
+def counts_of(paths: ProbablePaths) -> tuple[int, ...]:
+    """Nodes of each level that is fed: all but the last, each with an equal share of the room.
+
+    >>> counts_of(ProbablePaths(3, 4, 9)), counts_of(ProbablePaths(3, 3, 99)), counts_of(ProbablePaths(2, 1, 9))
+    ((2, 2, 2), (3, 3), ())
+    """
+    counts, size = list[int](), 1
+    for level in range(paths.depth - 1):
+        count = min(paths.width, (paths.nodes - size) // (paths.depth - level))
+        if count < 1:
+            break
+        counts.append(count)
+        size += count
+    return tuple(counts)
+
+
+def intervals(parent_S: torch.Tensor, ancestor_SS: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pre-order starts and ends of a tree's nodes in the order of creation, as
+    :meth:`~spec_sdk.tree.TreeBuilder.intervals` gives them, on the device.
+
+    ``ancestor_SS`` [i, j]: 1.0 where node j is an ancestor of node i, or i itself.
+    """
+    size_S = ancestor_SS.sum(0)
+    # the subtrees of earlier children of the same parent come before, and so does the parent
+    siblings_SS = (parent_S[:, None] == parent_S).tril(-1)
+    before_S = (siblings_SS * size_S).sum(1) + (parent_S >= 0)
+    start_S = (ancestor_SS * before_S).sum(1)
+    return start_S, start_S + size_S

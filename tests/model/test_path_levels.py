@@ -1,0 +1,289 @@
+"""A tree of the most probable paths as one captured launch: that of a pass for each level, as its growth asks.
+
+Legend: N pairs, M model dim, S model dim of the target.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spec_sdk.contracts import Budget, DraftLogits
+from spec_sdk.model.draft_heads.head_choices import HeadChoices
+from spec_sdk.model.draft_heads.loading import EAGLE_HEADS, load_head
+from spec_sdk.model.draft_heads.opening import open_draft_head
+from spec_sdk.model.draft_heads.session import DraftHeadSession
+from spec_sdk.model.executor import PassOutput
+from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.path_levels import counts_of, intervals
+from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops, host_reads
+from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
+from spec_sdk.registry import Registry
+from spec_sdk.testing import StaticOps, repeated
+from spec_sdk.tree import TreeBuilder
+from spec_sdk_growth.beam import grow_beam
+from tests.draft_heads.test_drafter import Served
+from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_heads import HeadSizes, random_ends, write_eagle1, write_eagle3
+from tests.support.tiny_models import TinyModels
+
+SIZES = HeadSizes(M=64, S=64, head_dim=16)
+PATHS = [
+    ProbablePaths(1, 4, 4096),
+    ProbablePaths(4, 3, 4096),
+    ProbablePaths(3, 4, 8),
+    ProbablePaths(2, 1, 4096),
+]
+ROUNDS = (5, 1, 3)
+"""Tokens that are committed in one round after the other."""
+Fed = tuple[list[int], torch.Tensor | None]
+"""Tokens to commit, and their features [N, M]."""
+
+
+@given(st.lists(st.integers(0, 30), max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_intervals_are_those_of_the_host(parents: list[int]) -> None:
+    tree = TreeBuilder(0)
+    for token, parent in enumerate(parents, start=1):
+        tree.add(parent % tree.size, token, "chosen")
+    ancestor_SS = torch.zeros(tree.size, tree.size)
+    for node in range(tree.size):
+        above = node
+        while above >= 0:
+            ancestor_SS[node, above] = 1
+            above = tree.parent[above]
+    start_S, end_S = intervals(torch.tensor(tree.parent), ancestor_SS)
+    assert (start_S.tolist(), end_S.tolist()) == tree.intervals()
+
+
+@given(st.integers(1, 6), st.integers(1, 7), st.integers(8, 40))
+def test_every_level_gets_its_share(width: int, depth: int, nodes: int) -> None:
+    """As a growth shares out the room that is left, however its logits are."""
+    fed = TreeBuilder(0, nodes)
+    growing = grow_beam(fed, logits_of(1), depth, width, "tests")
+    asked = []
+    try:
+        asked.append(next(growing))
+        while True:
+            asked.append(growing.send(logits_of(asked[-1])))
+    except StopIteration:
+        pass
+    assert list(counts_of(ProbablePaths(width, depth, nodes))) == asked
+
+
+def logits_of(nodes: int) -> DraftLogits:
+    return DraftLogits.over_all(torch.randn(nodes, 12))
+
+
+def level_by_level(
+    session: Session, root: DraftLogits, token: int, slot: int, paths: ProbablePaths
+) -> list[tuple[list[int], list[int], DraftLogits]]:
+    """What the growth feeds by itself: of each level tokens, parents and logits."""
+    tree, found = TreeBuilder(token, paths.nodes), list[tuple[list[int], list[int], DraftLogits]]()
+    growing = grow_beam(tree, root, paths.depth, paths.width, "tests")
+    try:
+        asked = next(growing)
+        while True:
+            (logits,) = session.grow([slot], [tree], [asked])
+            found.append((tree.token[-asked:], tree.parent[-asked:], logits))
+            asked = growing.send(logits)
+    except StopIteration:
+        return found
+
+
+def check_near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Rounding grows from level to level, in a head of random weights to this part of the largest value."""
+    assert found.shape == expected.shape and torch.equal(found.isinf(), expected.isinf())
+    found, expected = (x.masked_fill(x.isinf(), 0.0) for x in (found, expected))
+    assert (found - expected).abs().max() <= 2e-4 * expected.abs().max()
+
+
+def compare(
+    grown: GrownPaths, root: DraftLogits, levels: list[tuple[list[int], list[int], DraftLogits]], width: int
+) -> None:
+    assert [(list(own.token_K), list(own.parent_K)) for own in grown.levels] == [level[:2] for level in levels]
+    expected = [root, *(level[2] for level in levels)]
+    for found, plain in zip([grown.root, *(own.logits for own in grown.levels)], expected, strict=True):
+        check_near(found.full_KV, plain.full_KV)
+        reads = host_reads.total()
+        tops = found.top(width)
+        assert host_reads.total() == reads, "they are in host memory"
+        for one, other in zip(tops, plain.top(width), strict=True):
+            check_near(one, other)
+
+
+def check_the_same(make: Callable[[bool], Session], fed: Callable[[Session, int], Fed], slot: int = 1) -> None:
+    """Rounds of text, with trees of all shapes behind them, in a session that captures and in one that does not."""
+    for paths in PATHS:
+        ahead, plain = make(True), make(False)
+        for count in ROUNDS:
+            tokens, features_NM = fed(plain, count)
+            reads = host_reads.total()
+            if isinstance(ahead, DraftHeadSession) and isinstance(plain, DraftHeadSession):
+                assert features_NM is not None
+                grown = ahead.feed_pairs_and_grow(slot, tokens, features_NM, paths)
+                (root,) = plain.feed_pairs([slot], [tokens], [features_NM])
+            else:
+                grown = ahead.feed_and_grow(slot, tokens, paths)
+                (root,) = plain.feed([slot], [tokens])
+            assert host_reads.total() == reads + 1
+            levels = level_by_level(plain, root, tokens[-1], slot, paths)
+            compare(grown, root, levels, paths.width)
+            cached = plain.length(slot) + sum(len(tokens) for tokens, _, _ in levels)
+            for name in KVCache.storages:
+                one, other = (getattr(session.cache, name)[:, slot, :, :cached] for session in (ahead, plain))
+                check_near(one, other)
+            if isinstance(plain, DraftHeadSession):
+                assert grown.state_XM is not None
+                check_near(grown.state_XM, plain._states_TM[slot])
+            elif levels:
+                keep_a_path(ahead, plain, slot, tokens[-1], grown)
+
+
+def keep_a_path(ahead: Session, plain: Session, slot: int, root: int, grown: GrownPaths) -> None:
+    """Of the first level its last node, and nothing of a level that nobody asked for."""
+    tree, first = TreeBuilder(root), grown.levels[0]
+    for token in first.token_K:
+        tree.add(0, token, "chosen")
+    ahead.keep_grown(slot, tree, tree.size - 1)
+    for session in (ahead, plain):
+        session.commit([slot], [[len(first.token_K) - 1]])
+        assert session.tokens(slot)[-2:] == [root, first.token_K[-1]]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("groups", [None, [[0], [1, 2]]], ids=["plain", "layer-parallel"])
+def test_of_a_model(groups: list[list[int]] | None) -> None:
+    captures = 0
+
+    def counted(run: Callable[[], PassOutput]) -> tuple[Callable[[], object], PassOutput]:
+        nonlocal captures
+        captures += 1
+        return repeated(run)
+
+    def make(captured: bool) -> Session:
+        runner = None if groups is None else LayerParallelRunner.of(groups)
+        decoder = tiny_decoder()
+        executor = GraphExecutor(decoder, StaticOps(), counted) if captured else TorchExecutor(decoder, Ops())
+        session = Session(executor, runner)
+        # a larger cache would be captured anew
+        session.reserve(2, 96)
+        return session
+
+    chosen = random.Random(3)
+    check_the_same(make, lambda session, count: ([chosen.randrange(session.vocabulary) for _ in range(count)], None))
+    # rounds of up to eight tokens share one
+    assert captures == len(PATHS)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["eagle3", "normed output", "eagle"])
+def test_of_a_head(kind: str, tmp_path: Path) -> None:
+    if kind == "eagle":
+        write_eagle1(tmp_path, SIZES)
+    else:
+        write_eagle3(tmp_path, SIZES, **({"norm_output": True} if kind == "normed output" else {}))
+    ends, generator = random_ends(SIZES, dtype=torch.float32), torch.Generator().manual_seed(3)
+
+    def make(captured: bool) -> Session:
+        ops = StaticOps()
+        ops.capture = repeated if captured else None
+        cpu, choices = torch.device("cpu"), HeadChoices(weights="dense")
+        head = load_head(open_draft_head(str(tmp_path)), EAGLE_HEADS, ends, choices, cpu, torch.float32, ops)
+        return DraftHeadSession(head)
+
+    def pairs(session: Session, count: int) -> Fed:
+        assert isinstance(session, DraftHeadSession)
+        states = {layer: torch.randn(count, SIZES.S, generator=generator) for layer in session.head.taps}
+        tokens = torch.randint(3, SIZES.V, (count,), generator=generator)
+        return tokens.tolist(), session.head.features(states)
+
+    check_the_same(make, pairs)
+
+
+@torch.no_grad()
+def test_what_it_does_not_take_is_fed_by_passes() -> None:
+    session = Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated))
+    session.reserve(1, 400)
+    for tokens, paths in (
+        ([5] * 200, ProbablePaths(1, 3, 99)),
+        ([5], ProbablePaths(60, 5, 4096)),
+        ([5], ProbablePaths(session.vocabulary + 1, 2, 4096)),
+    ):
+        grown = session.feed_and_grow(0, tokens, paths)
+        assert not grown.levels and len(grown.root) == 1
+    for token in (session.vocabulary, -1):
+        with pytest.raises(IndexError):
+            session.feed_and_grow(0, [5, token], ProbablePaths(1, 3, 99))
+    in_16_bits = GraphExecutor(tiny_decoder(), StaticOps(), repeated, insists=False)
+    in_16_bits.keep_cache_in("bfloat16")
+    assert not in_16_bits.grows_paths
+    assert not Session(in_16_bits).feed_and_grow(0, [5], ProbablePaths(1, 3, 99)).levels
+
+
+@torch.no_grad()
+def test_unusable_logits_are_left_to_the_growth() -> None:
+    """Nothing is drafted of a level that is not a number; whoever grows the tree finds that out."""
+    executor = GraphExecutor(tiny_decoder(), StaticOps(), repeated)
+    session = Session(executor)
+    session.reserve(1, 64)
+    executor.decoder = executor.decoder.with_head(executor.decoder.output_head)
+    executor.decoder.final_norm_M = torch.full_like(executor.decoder.final_norm_M, float("nan"))
+    rows = RowsToCommit(0, 0, [5, 6])
+    grown = executor.grow_paths(rows, session.cache, None, ProbablePaths(2, 3, 99))
+    assert grown is not None and grown.root.full_KV.isnan().all()
+    logprob_KW, _ = grown.root.top(2)
+    assert logprob_KW.isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "level_cost", "grown", "levels"),
+    [
+        ({"growth": "beam", "width": 3}, 0.0, True, False),
+        ({"growth": "dynamic", "width": 2, "max_nodes": 6, "runner": "layer_parallel"}, 0.0, True, False),
+        # a level that is not worth its price is not part of a shape that is known
+        ({"growth": "beam", "width": 1, "children": "top_k"}, 0.05, True, False),
+        ({"growth": "beam", "width": 1, "children": "top_k"}, 0.0, False, True),
+        ({"growth": "static", "widths": [2, 1], "children": "top_k"}, 0.0, False, True),
+    ],
+    ids=["beam", "dynamic", "priced chain", "chain", "static"],
+)
+def test_a_drafter_drafts_the_same(
+    options: dict[str, Any], level_cost: float, grown: bool, levels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over cycles with random verdicts, as one whose draft model is not captured; and by which kind of launch."""
+    made = dict[str, int]()
+    for name in ("grow_paths", "draft_levels"):
+        plain = getattr(GraphExecutor, name)
+
+        def counted(executor: GraphExecutor, *arguments: Any, name: str = name, plain: Any = plain) -> Any:
+            found = plain(executor, *arguments)
+            made[name] = made.get(name, 0) + (found is not None)
+            return found
+
+        monkeypatch.setattr(GraphExecutor, name, counted)
+    served = []
+    for captured in (True, False):
+        models = TinyModels()
+        decoder, ops = tiny_decoder("smollm", 1), StaticOps()
+        executor = GraphExecutor(decoder, ops, repeated) if captured else TorchExecutor(decoder, ops)
+        models._draft = replace(models._draft, executor=executor)
+        plugin: Any
+        plugin, config = Registry.discover().configure("drafter", {"name": "draft_model", **options})
+        served.append(Served(plugin(config, models), [4, 8, 15, 16], 3))
+    for _ in range(6):
+        one, other = (each.cycle(Budget(3, level_cost=level_cost)) for each in served)
+        assert one.size > 1 and (one.token_N, one.parent_N) == (other.token_N, other.parent_N)
+    assert bool(made.get("grow_paths")) == grown and bool(made.get("draft_levels")) == levels
