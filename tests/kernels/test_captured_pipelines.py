@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from spec_sdk.engine.pass_ahead import PassAhead
 from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
+from spec_sdk.model.session import Session
 from spec_sdk.ops.in_pass import greedy_in_pass
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.registry import Registry
@@ -226,6 +227,37 @@ def test_draft_levels_are_one_launch(
     for one, other in deep:
         assert other["host_reads"] >= 1 + one["budget"] > one["host_reads"]
     assert {2} <= {one["host_reads"] for one, _ in deep} <= {2, 3}, "of requests that are granted the same depth"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("sd_chain", ("drafter.growth=beam", "drafter.width=2")),
+        pytest.param("easyspec_chain", ("drafter.growth=dynamic", "drafter.width=2"), marks=pytest.mark.full),
+    ],
+)
+def test_trees_whose_shape_hangs_on_logits_are_one_launch(
+    name: str, overrides: tuple[str, ...], checkpoint: Path, interpreted_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as level by level, with one read for the draft and one for the verdict; nothing is fed again."""
+    again: list[int] = []
+    grow = Session.grow
+
+    def noted(session: Session, slots: Sequence[int], *arguments: Any) -> Any:
+        again.append(len(slots))
+        return grow(session, slots, *arguments)
+
+    monkeypatch.setattr(Session, "grow", noted)
+    options = (*DRAFTING, *overrides)
+    expected, known = answers(pipeline(checkpoint, name, *options), PROMPTS[:1], 1, 10)
+    assert again
+    again.clear()
+    found, cycles = answers(pipeline(checkpoint, name, *options, "backend.compile=true"), PROMPTS[:1], 1, 10)
+    assert found == expected and not again
+    for key in ("tree_nodes", "level_sizes", "accepted"):
+        assert [cycle[key] for cycle in cycles] == [cycle[key] for cycle in known]
+    assert {cycle["host_reads"] for cycle in cycles if cycle["budget"] == 3} == {2}
+    assert max(cycle["accepted"] for cycle in cycles) > 0
 
 
 def test_where_tokens_run_out_levels_are_drawn_one_by_one(checkpoint: Path, interpreted_gpu: None) -> None:

@@ -187,7 +187,7 @@ def test_trees_of_other_sizes_one_after_the_other(device: torch.device, monkeypa
     decoder = load_decoder(ModelTensors("smollm", 0), device, dtype)
     fused, ops = FusedDecoder(decoder), TritonOps()
     # GPUs whose launches do not overlap take the library's products
-    assert fused._takes_few_rows or on_gpu
+    assert fused.takes_few_rows or on_gpu
     captured = GraphExecutor(fused, ops, GraphCapture(device)) if on_gpu else TorchExecutor(fused, ops)
     sessions, chosen = [Session(captured), Session(TorchExecutor(decoder, Ops()))], random.Random(0)
     prompt = [chosen.randrange(decoder.vocabulary) for _ in range(70)]

@@ -101,7 +101,9 @@ class CudaBackend(Backend):
         # for what is launched between passes; each thread has a current device of its own
         torch.cuda.set_device(self._device)
         self._capture = GraphCapture(self._device) if self._compile != "false" else None
-        self._ops: Ops = TritonOps(decides_in_pass=config.verdicts == "inside", device=self._device)
+        self._ops: Ops = TritonOps(
+            decides_in_pass=config.verdicts == "inside", device=self._device, fuses_heads=self._fuses
+        )
         self._ops.capture = self._capture
 
     def be_deterministic(self) -> None:

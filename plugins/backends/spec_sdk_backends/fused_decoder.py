@@ -94,12 +94,12 @@ class FusedDecoder(RestagedDecoder):
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         if torch.is_grad_enabled() or not work.cache.in_place:
             return None
-        if h_BNM.shape[:2] == (1, 1) and self._takes_one_row:
+        if h_BNM.shape[:2] == (1, 1) and self.takes_one_row:
             for layer in range(first, end):
                 h_BNM = self._block_of_one_row(layer, h_BNM, work)
                 work.record(layer + 1, h_BNM)
             return h_BNM
-        if h_BNM[..., 0].numel() in self.few_rows and self._takes_few_rows:
+        if h_BNM[..., 0].numel() in self.few_rows and self.takes_few_rows:
             return self._blocks_of_few_rows(h_BNM, work, first, end)
         # what the sub-layer before has still to add
         added_BNM: torch.Tensor | None = None
@@ -109,7 +109,7 @@ class FusedDecoder(RestagedDecoder):
             h_BNM, x_BNM = add_rms_norm(h_BNM, added_BNM, w.input_norm_M, self.config.rms_norm_eps)
             if layer > first:
                 work.record(layer, h_BNM)
-            q_BNHD = self._rotated(layer, w.qkv(x_BNM)[None], work, in_cache(layer, work))
+            q_BNHD = self.rotated(layer, w.qkv(x_BNM)[None], work, in_cache(layer, work))
             a_BNM = self.project(layer, self.attend(layer, q_BNHD, work))
             h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, self.config.rms_norm_eps)
             added_BNM = gated_mlp(w.mlp, x_BNM)
@@ -119,19 +119,26 @@ class FusedDecoder(RestagedDecoder):
         return h_BNM
 
     @cached_property
-    def _takes_one_row(self) -> bool:
+    def takes_one_row(self) -> bool:
+        """Whether blocks of one row are made of the products of :mod:`spec_sdk_backends.matrix_vector`."""
         return all(map(takes_one_row, self.blocks))
 
     @cached_property
-    def _takes_few_rows(self) -> bool:
+    def takes_few_rows(self) -> bool:
+        """The same of :mod:`spec_sdk_backends.few_rows`."""
         return all(takes_few_rows(block, self.device) for block in self.blocks)
 
     def _block_of_one_row(self, layer: int, h_11M: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         """The block's output, with norms, gate and residuals in the products."""
+        w = self.blocks[layer]
+        qkv_11X = matrix_vector(h_11M, w.qkv, gain_I=w.input_norm_M, epsilon=self.config.rms_norm_eps)
+        o_11HD = self.attend(layer, self.rotated(layer, qkv_11X[None], work, in_cache(layer, work)), work)
+        return self.rest_of_one_row(layer, o_11HD, h_11M)
+
+    def rest_of_one_row(self, layer: int, o_11HD: torch.Tensor, h_11M: torch.Tensor) -> torch.Tensor:
+        """What leaves a block, of its attention and of what entered it."""
         w, epsilon = self.blocks[layer], self.config.rms_norm_eps
         assert isinstance(w.mlp, GatedMLP)
-        qkv_11X = matrix_vector(h_11M, w.qkv, gain_I=w.input_norm_M, epsilon=epsilon)
-        o_11HD = self.attend(layer, self._rotated(layer, qkv_11X[None], work, in_cache(layer, work)), work)
         h_11M = matrix_vector(o_11HD.flatten(2), w.output, added_11O=h_11M)
         up, down, activation = w.mlp.gate_up, w.mlp.down, w.mlp.activation
         active_11I = matrix_vector(h_11M, up, gain_I=w.post_norm_M, epsilon=epsilon, activation=activation)
@@ -143,21 +150,31 @@ class FusedDecoder(RestagedDecoder):
         rows: FewRows | None = None
         for layer in range(first, end):
             w = self.blocks[layer]
-            assert isinstance(w.mlp, GatedMLP) and w.input_norm_M is not None
+            assert w.input_norm_M is not None
             if rows is None:
                 rows = FewRows(add_rms_norm(h_BNM, None, w.input_norm_M, epsilon)[1])
-            o_BNHD = self.attend(layer, self._rotated_few(layer, rows, work), work)
-            h_BNM, rows = summed_product_of_few_rows(
-                o_BNHD.flatten(2), w.output, h_BNM, self._arrived, w.post_norm_M, epsilon
-            )
-            assert rows is not None
-            active = gated_product_of_few_rows(rows, w.mlp.gate_up, w.mlp.activation)
-            if active is None:
-                active = gated_activation(product_of_few_rows(rows, w.mlp.gate_up), h_BNM.dtype, w.mlp.activation)
+            o_BNHD = self.attend(layer, self.rotated_few(layer, rows, work), work)
             gain_M = self.blocks[layer + 1].input_norm_M if layer + 1 < end else None
-            h_BNM, rows = summed_product_of_few_rows(active, w.mlp.down, h_BNM, self._arrived, gain_M, epsilon)
+            h_BNM, rows = self.rest_of_few_rows(layer, o_BNHD, h_BNM, gain_M)
             work.record(layer + 1, h_BNM)
         return h_BNM
+
+    def rest_of_few_rows(
+        self, layer: int, o_BNHD: torch.Tensor, h_BNM: torch.Tensor, gain_M: torch.Tensor | None
+    ) -> tuple[torch.Tensor, FewRows | None]:
+        """What leaves a block, of its attention and of what entered it; and what a product with its norm by ``gain_M``
+        reads, if there is one.
+        """
+        w, epsilon = self.blocks[layer], self.config.rms_norm_eps
+        assert isinstance(w.mlp, GatedMLP)
+        h_BNM, rows = summed_product_of_few_rows(
+            o_BNHD.flatten(2), w.output, h_BNM, self._arrived, w.post_norm_M, epsilon
+        )
+        assert rows is not None
+        active = gated_product_of_few_rows(rows, w.mlp.gate_up, w.mlp.activation)
+        if active is None:
+            active = gated_activation(product_of_few_rows(rows, w.mlp.gate_up), h_BNM.dtype, w.mlp.activation)
+        return summed_product_of_few_rows(active, w.mlp.down, h_BNM, self._arrived, gain_M, epsilon)
 
     @cached_property
     def _arrived(self) -> torch.Tensor:
@@ -175,7 +192,7 @@ class FusedDecoder(RestagedDecoder):
         k_BNGD, v_BNGD = h_BNM.new_empty((2, B, N, self.config.num_kv_heads, self.config.head_dim)).unbind(0)
         stored = (k_BNGD.transpose(1, 2), v_BNGD.transpose(1, 2), None)
         qkv_BNX = self.blocks[layer].qkv(self.attention_input(layer, h_BNM, work))
-        q_BNHD = self._rotated(layer, qkv_BNX[None], work, stored)
+        q_BNHD = self.rotated(layer, qkv_BNX[None], work, stored)
         return q_BNHD, k_BNGD, v_BNGD
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
@@ -185,7 +202,7 @@ class FusedDecoder(RestagedDecoder):
         h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, self.config.rms_norm_eps)
         return h_BNM + gated_mlp(w.mlp, x_BNM)
 
-    def _rotated(
+    def rotated(
         self,
         layer: int,
         qkv_PBNX: torch.Tensor,
@@ -241,7 +258,7 @@ class FusedDecoder(RestagedDecoder):
         )
         return q_BNHD
 
-    def _rotated_few(self, layer: int, rows: FewRows, work: ForwardPass) -> torch.Tensor:
+    def rotated_few(self, layer: int, rows: FewRows, work: ForwardPass) -> torch.Tensor:
         """Q [B, N, H, D] of few rows, rotated, with K and V in the cache: by the product with qkv itself, unless its
         inputs are divided, or heads are normalised first.
         """
@@ -251,7 +268,7 @@ class FusedDecoder(RestagedDecoder):
             rotation = rotations.tables[self.rotation_index(layer)]
             q_BNHD = rotated_product_of_few_rows(rows, w.qkv, rotation, rotations.position_BN, stored)
         if q_BNHD is None:
-            q_BNHD = self._rotated(layer, product_of_few_rows(rows, w.qkv), work, stored)
+            q_BNHD = self.rotated(layer, product_of_few_rows(rows, w.qkv), work, stored)
         return q_BNHD
 
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:

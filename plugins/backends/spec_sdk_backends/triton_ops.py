@@ -8,12 +8,14 @@ slot, g layers of a group, X = g*B.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 
 from spec_sdk.contracts import Announce, SpeculativeAttention
+from spec_sdk.model.decoder import ForwardPass
+from spec_sdk.model.draft_heads.head import DraftHead
 from spec_sdk.ops import (
     PLAIN,
     AttentionSpec,
@@ -32,6 +34,8 @@ from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.rows import Shaping
 from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk_backends import kept_tokens, top_tokens
+from spec_sdk_backends.fused_decoder import MOST_DIMS, add_rms_norm
+from spec_sdk_backends.fused_head import fused_head_block
 from spec_sdk_backends.fused_multi_step import multi_step
 from spec_sdk_backends.greedy_choice import greedy_choices
 from spec_sdk_backends.row_drawing import RowDrawing
@@ -56,13 +60,19 @@ class TritonOps(Ops):
     Everything else as the reference does it. ``shares_lists``: whether a pass's layers share one list of the key blocks
     that are visible; if not, every program looks for itself, as benchmarks compare. ``decides_in_pass``: whether
     ``multi_step`` is a part of captured passes where it can be. ``device``: the GPU that each pass makes the current
-    one of its thread; None leaves that to the caller.
+    one of its thread; None leaves that to the caller. ``fuses_heads``: whether small operations of draft heads are
+    launches of the backend's own.
     """
 
     def __init__(
-        self, shares_lists: bool = True, decides_in_pass: bool = False, device: torch.device | None = None
+        self,
+        shares_lists: bool = True,
+        decides_in_pass: bool = False,
+        device: torch.device | None = None,
+        fuses_heads: bool = True,
     ) -> None:
         self.shares_lists = shares_lists
+        self.fuses_heads = fuses_heads
         self._device = device
         self._tables = TablesInUse() if decides_in_pass else None
 
@@ -82,6 +92,17 @@ class TritonOps(Ops):
         others = [i for i in range(len(scored)) if i not in decisions]
         decisions |= zip(others, super().accept(rule, [scored[i] for i in others]), strict=True)
         return [decisions[i] for i in range(len(scored))]
+
+    def head_block(self, head: DraftHead) -> Callable[[torch.Tensor, ForwardPass], torch.Tensor | None] | None:
+        """What stands around the block's products in them, or in few launches."""
+        return fused_head_block(head) if self.fuses_heads else None
+
+    def rms_norm(self, x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """As the reference's, in float32 and one launch."""
+        known = x.dtype in DTYPES and gain_M.dtype in DTYPES and x.shape[-1:] == gain_M.shape
+        if not (known and self.fuses_heads) or len(gain_M) > MOST_DIMS or torch.is_grad_enabled():
+            return super().rms_norm(x, gain_M, epsilon)
+        return add_rms_norm(x, None, gain_M, epsilon)[1]
 
     def top_log_probabilities(self, logits_NV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """As the reference's, in two launches for up to 16 tokens; of equal logits that of the lowest place first."""
