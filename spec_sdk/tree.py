@@ -168,13 +168,50 @@ class TreeBuilder:
         token without its ``q_V`` or outside it, a draw that cannot belong to its sequence, and a node more than
         ``max_nodes``.
         """
-        token = _whole(token, self.size)
-        if not 0 <= parent < self.size:
-            raise ValueError(
-                f"tree node {self.size}: parent {parent} does not exist yet (the tree has {self.size} nodes)"
-            )
+        size = len(self.token)
+        if type(token) is not int:
+            token = _whole(token, size)
+        if not 0 <= parent < size:
+            raise ValueError(f"tree node {size}: parent {parent} does not exist yet (the tree has {size} nodes)")
         if token < 0:
-            raise ValueError(f"tree node {self.size}: token id {token} is negative")
+            raise ValueError(f"tree node {size}: token id {token} is negative")
+        # most tokens of most trees are chosen, a dozen in every step
+        plain = kind == "chosen" and q_V is None and sequence is None
+        known, sequence = (None, None) if plain else self._known_draw(parent, token, kind, q_V, drafter, sequence)
+        node = self._child[parent].get(token)
+        if node is None:
+            if size >= self.max_nodes:
+                raise ValueError(f"tree node {size}: the tree may have {self.max_nodes} nodes, the root included")
+            node = size
+            self._child[parent][token] = node
+            self.token.append(token)
+            self.parent.append(parent)
+            self.depth.append(self.depth[parent] + 1)
+            self.draws.append([])
+            self._child.append({})
+        if plain:
+            self.draws[parent].append(Draw.chosen(node, drafter, probability))
+            return node
+        if sequence is not None and q_V is not None:
+            if known is None:
+                known = _Sequence(q_V, drafter, set())
+                self._sequences.setdefault(parent, {})[sequence] = known
+            known.tokens.add(token)
+            # one object for the whole sequence, whichever of its forms the drafter gave
+            q_V = known.source
+        self.draws[parent].append(Draw(node, kind, q_V, drafter, sequence, probability))
+        return node
+
+    def _known_draw(
+        self,
+        parent: int,
+        token: int,
+        kind: DrawKind,
+        q_V: torch.Tensor | DraftDistribution | None,
+        drafter: str,
+        sequence: int | None,
+    ) -> tuple[_Sequence | None, int | None]:
+        """The sequence that a draw at ``parent`` goes on with, and its number. Raises what :meth:`add` says."""
         if (q_V is None) != (kind == "chosen"):
             raise ValueError(
                 f"tree node {self.size}: a drawn token needs its q_V, a chosen one has none (kind {kind!r})"
@@ -190,26 +227,7 @@ class TreeBuilder:
             raise ValueError(
                 f"tree node {self.size}: {fault} (draws without replacement at node {parent}, sequence {sequence})"
             )
-        node = self._child[parent].get(token)
-        if node is None:
-            if self.room < 1:
-                raise ValueError(f"tree node {self.size}: the tree may have {self.max_nodes} nodes, the root included")
-            node = self.size
-            self._child[parent][token] = node
-            self.token.append(token)
-            self.parent.append(parent)
-            self.depth.append(self.depth[parent] + 1)
-            self.draws.append([])
-            self._child.append({})
-        if sequence is not None and q_V is not None:
-            if known is None:
-                known = _Sequence(q_V, drafter, set())
-                self._sequences.setdefault(parent, {})[sequence] = known
-            known.tokens.add(token)
-            # one object for the whole sequence, whichever of its forms the drafter gave
-            q_V = known.source
-        self.draws[parent].append(Draw(node, kind, q_V, drafter, sequence, probability))
-        return node
+        return known, sequence
 
     def add_path(self, tokens: Sequence[int], drafter: str = "") -> None:
         """Choose ``tokens``, one below the other from the root, as far as there is room. What of the path is there
@@ -253,12 +271,13 @@ class TreeBuilder:
         slot_of = [0] * self.size
         for slot, position in enumerate(start):
             slot_of[position] = slot
+        token, parent, depth, draws = self.token, self.parent, self.depth, self.draws
         tree = TokenTree(
-            token_N=tuple(self.token[s] for s in slot_of),
-            parent_N=tuple(-1 if s == 0 else start[self.parent[s]] for s in slot_of),
-            depth_N=tuple(self.depth[s] for s in slot_of),
-            end_N=tuple(end[s] for s in slot_of),
-            draws_N=tuple(tuple([draw.of_node(start[draw.node]) for draw in self.draws[s]]) for s in slot_of),
+            token_N=tuple([token[s] for s in slot_of]),
+            parent_N=(-1, *[start[parent[s]] for s in slot_of[1:]]),
+            depth_N=tuple([depth[s] for s in slot_of]),
+            end_N=tuple([end[s] for s in slot_of]),
+            draws_N=tuple([tuple([draw.of_node(start[draw.node]) for draw in draws[s]]) for s in slot_of]),
         )
         return BuiltTree(tree, tuple(start))
 

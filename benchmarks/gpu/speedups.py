@@ -71,8 +71,9 @@ def model_of(shape: str, device: torch.device, dtype: torch.dtype) -> InMemoryMo
 
 
 def timed(engine: Engine, tokens: int, rounds: int, rate: float | None = None, seed: int = 0) -> dict[str, float]:
-    """Milliseconds of a token behind the first cycle's, and of a cycle, in the fastest of so many answers: another tenant
-    of the machine may slow some down. Tokens of a cycle. After an answer in which passes are captured.
+    """Milliseconds of a token behind the first cycle's, and of a cycle, in the fastest of so many answers, since others
+    on the machine may slow some down; tokens of a cycle. After an answer in which passes are captured. ``rate``: of
+    drafted tokens that coins accept, the same ones in every answer.
     """
     prompt = " ".join(f"w{token}" for token in range(1, PROMPT))
     of_token, of_cycle, lengths = [], [], []

@@ -298,7 +298,7 @@ class GraphExecutor(TorchExecutor):
     def _capture_paths(
         self, levels: PathLevels, cache: KVCache, plan: PassPlan, columns: int, features_NM: torch.Tensor | None
     ) -> CapturedPass:
-        flat_I, rows = levels.flat.to(self.device), levels.inputs[0].width
+        flat_I, rows = levels.flat.to(self.device), levels.passes[0].width
         features_BNM = None
         if features_NM is not None:
             features_BNM = features_NM.new_zeros((1, rows, features_NM.shape[-1]))
@@ -318,7 +318,7 @@ class GraphExecutor(TorchExecutor):
             return output.logits_BNV[0], state_of((last_live_row(left_BNM, inputs) if is_root else left_BNM)[0])
 
         def run() -> PassOutput:
-            return output_of(levels.over(flat_I, columns).run(feed, self.ops, self.decoder.token_R))
+            return output_of(levels.run(levels.over(flat_I, columns), feed, self.ops, self.decoder.token_R))
 
         return CapturedPass(flat_I, *self._capture(run), features_BNM=features_BNM)
 

@@ -10,7 +10,8 @@ can be drafted, M model dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.grown_paths import GrownLevel, GrownPaths, ProbablePaths, RowsToCommit, ToppedLogits
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 
+CPU = torch.device("cpu")
 Feed = Callable[[PassInputs, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor | None]]
 """A pass, and the features [1, K, M] of a level that a head is fed → logits [K, R] of its nodes, of rows that are
 committed those of the last, and what a head feeds their children [K, M].
@@ -42,54 +44,45 @@ class FedPaths:
 class PathLevels:
     """Rows that are to be committed, and the levels that follow the last of them: ``counts`` nodes each.
 
-    ``inputs``: of the pass over the rows, and of those that feed the levels, whose tokens and intervals are not known.
+    ``passes``: over the rows, and those that feed the levels, by kind and sizes. ``flat``: the integers of all of them,
+    one after the other, in host memory; tokens and intervals of levels are not known. ``columns``: most cache columns
+    that a row sees.
     """
 
     width: int
     counts: tuple[int, ...]
-    inputs: tuple[PassInputs, ...]
+    passes: tuple[PassInputs, ...]
+    flat: torch.Tensor
+    columns: int
 
     @staticmethod
     def of(rows: RowsToCommit, paths: ProbablePaths, padded_rows: int) -> PathLevels:
-        """Numbers in host memory. The pass over the rows has ``padded_rows``."""
-        counts, cpu = counts_of(paths), torch.device("cpu")
+        """The pass over the rows has ``padded_rows``."""
+        counts, behind = counts_of(paths), rows.prefix + len(rows.tokens)
         root = RequestRows.chain(rows.slot, rows.prefix, rows.tokens)
-        inputs = [PassInputs.of("chain", [root], cpu, padded_rows, padded_rows)]
-        depth_S, behind = [0], rows.prefix + len(rows.tokens)
-        for level, count in enumerate(counts, start=1):
-            depth_S += [level] * count
-            unknown = [0] * len(depth_S)
-            level_rows = RequestRows.growing(rows.slot, behind, unknown, depth_S, unknown, unknown, count)
-            inputs.append(PassInputs.of("growing", [level_rows], cpu))
-        return PathLevels(paths.width, counts, tuple(inputs))
-
-    @property
-    def flat(self) -> torch.Tensor:
-        """The integers of all passes, one after the other."""
-        return torch.cat([inputs.flat for inputs in self.inputs if inputs.flat is not None])
-
-    @property
-    def columns(self) -> int:
-        """Most cache columns that a row sees."""
-        return max(inputs.columns or 0 for inputs in self.inputs)
+        first, levels = PassInputs.of("chain", [root], CPU, padded_rows, padded_rows), LevelNumbers.of(counts)
+        assert first.flat is not None
+        flat = torch.cat((first.flat, levels.at(rows.slot, behind)))
+        return PathLevels(paths.width, counts, (first, *levels.passes), flat, behind + sum(counts))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """All that the passes depend on beside their integers."""
-        return self.width, *self.counts, *self.inputs[0].sizes
+        return self.width, *self.counts, *self.passes[0].sizes
 
-    def over(self, flat: torch.Tensor, columns: int) -> PathLevels:
-        """The same passes with their integers in this tensor, which whoever writes there changes."""
-        sizes = [0 if inputs.flat is None else inputs.flat.numel() for inputs in self.inputs]
-        placed = tuple(
+    def over(self, flat: torch.Tensor, columns: int) -> list[PassInputs]:
+        """The passes with their integers in this tensor, which whoever writes there changes."""
+        parts = torch.split(flat, [integers_of(inputs) for inputs in self.passes])
+        return [
             PassInputs.over(part, inputs.kind, *inputs.sizes, columns)
-            for part, inputs in zip(torch.split(flat, sizes), self.inputs, strict=True)
-        )
-        return PathLevels(self.width, self.counts, placed)
+            for part, inputs in zip(parts, self.passes, strict=True)
+        ]
 
-    def run(self, feed: Feed, ops: Ops, token_R: torch.Tensor | None = None) -> FedPaths:
-        """Feed the rows, then level after level; waits for nothing. ``token_R``: the tokens that logits are of."""
-        root, *levels = self.inputs
+    def run(self, passes: Sequence[PassInputs], feed: Feed, ops: Ops, token_R: torch.Tensor | None = None) -> FedPaths:
+        """Feed the rows, then level after level, in the ``passes`` of :meth:`over`; waits for nothing. ``token_R``: the
+        tokens that logits are of.
+        """
+        root, *levels = passes
         logits_KR, state_KM = feed(root, None)
         device, nodes = logits_KR.device, 1 + sum(self.counts)
         logits, states, tops = [logits_KR], [] if state_KM is None else [state_KM], [self._top(logits_KR, ops, token_R)]
@@ -136,8 +129,10 @@ class PathLevels:
         token_XW, logprob_XW = numbers[:tops].view(2, nodes, self.width)
         token, parent = numbers[tops:].view(2, nodes - 1).long().tolist()
 
+        logprob_XW, token_XW = logprob_XW.float(), token_XW.long()
+
         def logits(own: slice) -> DraftLogits:
-            children = {"logprob_KW": logprob_XW[own].float(), "token_KW": token_XW[own].long()}
+            children = {"logprob_KW": logprob_XW[own], "token_KW": token_XW[own]}
             return ToppedLogits(fed.logits_XR[own], token_R, vocabulary, **children)
 
         levels, first = list[GrownLevel](), 1
@@ -146,6 +141,45 @@ class PathLevels:
             levels.append(GrownLevel(token[own], parent[own], logits(slice(first, first + count))))
             first += count
         return GrownPaths(logits(slice(1)), levels, fed.state_XM)
+
+
+@dataclass(frozen=True)
+class LevelNumbers:
+    """The integers of the passes over levels of so many nodes: ``base``, with the slot and the prefix times these."""
+
+    passes: tuple[PassInputs, ...]
+    base: torch.Tensor
+    per_slot: torch.Tensor
+    per_prefix: torch.Tensor
+
+    @staticmethod
+    @functools.lru_cache(maxsize=128)
+    def of(counts: tuple[int, ...]) -> LevelNumbers:
+        passes, base = level_passes(counts, 0, 0)
+        per_slot, per_prefix = (level_passes(counts, *at)[1] - base for at in ((1, 0), (0, 1)))
+        return LevelNumbers(passes, base, per_slot, per_prefix)
+
+    def at(self, slot: int, prefix: int) -> torch.Tensor:
+        return self.base + slot * self.per_slot + prefix * self.per_prefix
+
+
+def level_passes(counts: tuple[int, ...], slot: int, prefix: int) -> tuple[tuple[PassInputs, ...], torch.Tensor]:
+    """The passes that feed levels of so many nodes, and their integers."""
+    depth_S, passes, numbers = [0], list[PassInputs](), [torch.zeros(0, dtype=torch.int32)]
+    for level, count in enumerate(counts, start=1):
+        depth_S += [level] * count
+        unknown = [0] * len(depth_S)
+        rows = RequestRows.growing(slot, prefix, unknown, depth_S, unknown, unknown, count)
+        passes.append(PassInputs.of("growing", [rows], CPU))
+        assert passes[-1].flat is not None
+        numbers.append(passes[-1].flat)
+    return tuple(passes), torch.cat(numbers)
+
+
+def integers_of(inputs: PassInputs) -> int:
+    """How many a pass has."""
+    B, N, T = inputs.sizes
+    return 3 * B * (N + T) + 4 * B
 
 
 def counts_of(paths: ProbablePaths) -> tuple[int, ...]:

@@ -132,6 +132,15 @@ class Draw:
         source: torch.Tensor | DraftDistribution | None = self.__dict__["_source"]
         return source
 
+    @staticmethod
+    def chosen(node: int, drafter: str = "", probability: float | None = None) -> Draw:
+        """One of a token that was chosen: of its fields there is nothing to check."""
+        made = object.__new__(Draw)
+        made.__dict__.update(
+            node=node, kind="chosen", _source=None, drafter=drafter, sequence=None, probability=probability
+        )
+        return made
+
     def of_node(self, node: int) -> Draw:
         """The same draw in a tree that has its node at another place."""
         if node == self.node:

@@ -5,7 +5,6 @@ Legend: K frontier nodes, W candidate children per node.
 
 from __future__ import annotations
 
-import heapq
 import math
 from abc import abstractmethod
 from collections.abc import Generator
@@ -91,11 +90,12 @@ def grow_levels(
                 break
         logprob_KW, token_KW = (part.tolist() for part in logits.top(width))
         joint_KW = [[above + own for own in logprob_W] for above, logprob_W in zip(joint_K, logprob_KW, strict=True)]
-        offered = [(-joint, k, w) for k, joint_W in enumerate(joint_KW) for w, joint in enumerate(joint_W)]
-        # what a constraint rules out
-        offered = [offer for offer in offered if offer[0] < math.inf]
+        # not what a constraint rules out
+        offered = [
+            (-joint, k, w) for k, joint_W in enumerate(joint_KW) for w, joint in enumerate(joint_W) if joint > -math.inf
+        ]
         share = fed.room // (depth - level)
-        best = sorted((k, w) for _, k, w in heapq.nsmallest(min(width, share), offered))
+        best = sorted([(k, w) for _, k, w in sorted(offered)[: min(width, share)]])
         added = {
             (frontier[k], token_KW[k][w]): fed.add(
                 frontier[k], token_KW[k][w], "chosen", drafter=drafter, probability=math.exp(logprob_KW[k][w])
