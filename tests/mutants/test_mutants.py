@@ -44,6 +44,7 @@ from tests.mutants.native_attention import NATIVE_ATTENTION
 from tests.mutants.native_growing import NATIVE_GROWING
 from tests.mutants.native_sampling import NATIVE_SAMPLING
 from tests.mutants.papers import PAPERS
+from tests.mutants.path_levels import PATH_LEVELS
 from tests.mutants.peagle import PEAGLE
 from tests.mutants.quantised import QUANTISED
 from tests.mutants.ranks import RANKS
@@ -75,6 +76,7 @@ LISTS = (
     SCHEDULING,
     MODEL,
     GPU_GRAPHS,
+    PATH_LEVELS,
     DETERMINISTIC_CUDA,
     LAYER_KINDS,
     FAMILIES,
