@@ -113,12 +113,17 @@ def measured(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         **device_facts(device),
         "target": SHAPES[shape][0],
         "draft": SHAPES[options.draft][0],
-        "pipelines_are": {name: list(own) for name, own in PIPELINES.items()},
+        "made_of": {name: list(own) for name, own in PIPELINES.items()},
         "dtype": str(dtype).removeprefix("torch."),
         "prompt": PROMPT,
         "pipelines": {},
         "left_out": [],
     }
+
+    def keep() -> None:
+        if options.output is not None:
+            options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
     torch.manual_seed(0)
     target, draft = (model_of(name, device, dtype) for name in (shape, options.draft))
     write_random_head(directory, shape, device, dtype)
@@ -142,8 +147,8 @@ def measured(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
                 f"{found['tokens_per_cycle']:.2f} tokens in a cycle of {found['cycle_ms']:.3f} ms",
                 flush=True,
             )
-            if options.output is not None:
-                options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            keep()
+    keep()
     return report
 
 
