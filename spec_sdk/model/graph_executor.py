@@ -203,8 +203,11 @@ class GraphExecutor(TorchExecutor):
         self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
     ) -> GrownPaths | None:
         runner, token_R = runner_of_groups(paths.groups), self.decoder.token_R
-        logits = self.vocabulary if token_R is None else len(token_R)
-        taken = runner.capturable and max(len(rows.tokens), paths.most_fed) <= MOST_ROWS and paths.width <= logits
+        vocabulary = self.vocabulary
+        if token_R is None:
+            vocabulary = min(vocabulary, paths.vocabulary or vocabulary)
+        limit = vocabulary if token_R is None else len(token_R)
+        taken = runner.capturable and max(len(rows.tokens), paths.most_fed) <= MOST_ROWS and 0 < paths.width <= limit
         # a pass says what is wrong with a token that there is not
         known = min(rows.tokens) >= 0 and max(rows.tokens) < self.config.vocab_size
         if not (self.one_launch and taken and known) or output is not None or paths.draws is not None:
@@ -214,9 +217,9 @@ class GraphExecutor(TorchExecutor):
         levels, given = PathLevels.of(rows, paths, padded_rows), rows.features_NM
         columns, plan = columns_of(levels.columns, cache), PassPlan(runner)
         fed = None if given is None else (given.shape[-1], given.dtype)
-        key = "paths", levels.shape, fed, columns, place_of(cache), paths.groups
+        key = "paths", levels.shape, fed, columns, place_of(cache), paths.groups, limit
         captured: CapturedPass | None
-        captured = self._found(key, cache, lambda: self._capture_paths(levels, cache, plan, columns, given))
+        captured = self._found(key, cache, lambda: self._capture_paths(levels, cache, plan, columns, given, limit))
         if captured is None:
             return None
         upload(levels.flat, captured.flat_I)
@@ -228,7 +231,7 @@ class GraphExecutor(TorchExecutor):
         # the next one overwrites them
         state_XM = None if made.state_XM is None else made.state_XM.clone()
         kept = FedPaths(made.logits_XR.clone(), state_XM, made.numbers)
-        return levels.grown(kept, numbers, token_R, self.vocabulary)
+        return levels.grown(kept, numbers, token_R, vocabulary, self.ops)
 
     def cut(self, layers: Sequence[int]) -> GraphExecutor:
         made = self._running(self.decoder.subset(layers))
@@ -296,7 +299,13 @@ class GraphExecutor(TorchExecutor):
         return CapturedLevels(flat_I, *self._capture(run), root_BR=root_BR, draw_BX=draw_BX)
 
     def _capture_paths(
-        self, levels: PathLevels, cache: KVCache, plan: PassPlan, columns: int, features_NM: torch.Tensor | None
+        self,
+        levels: PathLevels,
+        cache: KVCache,
+        plan: PassPlan,
+        columns: int,
+        features_NM: torch.Tensor | None,
+        limit: int,
     ) -> CapturedPass:
         flat_I, rows = levels.flat.to(self.device), levels.passes[0].width
         features_BNM = None
@@ -318,7 +327,8 @@ class GraphExecutor(TorchExecutor):
             return output.logits_BNV[0], state_of((last_live_row(left_BNM, inputs) if is_root else left_BNM)[0])
 
         def run() -> PassOutput:
-            return output_of(levels.run(levels.over(flat_I, columns), feed, self.ops, self.decoder.token_R))
+            passes = levels.over(flat_I, columns)
+            return output_of(levels.run(passes, feed, self.ops, self.decoder.token_R, limit))
 
         return CapturedPass(flat_I, *self._capture(run), features_BNM=features_BNM)
 

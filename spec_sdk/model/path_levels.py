@@ -78,12 +78,20 @@ class PathLevels:
             for part, inputs in zip(parts, self.passes, strict=True)
         ]
 
-    def run(self, passes: Sequence[PassInputs], feed: Feed, ops: Ops, token_R: torch.Tensor | None = None) -> FedPaths:
+    def run(
+        self,
+        passes: Sequence[PassInputs],
+        feed: Feed,
+        ops: Ops,
+        token_R: torch.Tensor | None = None,
+        limit: int | None = None,
+    ) -> FedPaths:
         """Feed the rows, then level after level, in the ``passes`` of :meth:`over`; waits for nothing. ``token_R``: the
         tokens that logits are of.
         """
         root, *levels = passes
         logits_KR, state_KM = feed(root, None)
+        logits_KR = logits_KR[:, :limit]
         device, nodes = logits_KR.device, 1 + sum(self.counts)
         logits, states, tops = [logits_KR], [] if state_KM is None else [state_KM], [self._top(logits_KR, ops, token_R)]
         token, parent = list[torch.Tensor](), [torch.full((1,), -1, device=device)]
@@ -107,6 +115,7 @@ class PathLevels:
             inputs.key_start_BT.copy_(start_S[None, 1:])
             inputs.key_end_BT.copy_(end_S[None, 1:])
             logits_KR, state_KM = feed(inputs, torch.cat(states)[above_K][None] if states else None)
+            logits_KR = logits_KR[:, :limit]
             logits.append(logits_KR)
             if state_KM is not None:
                 states.append(state_KM)
@@ -122,8 +131,10 @@ class PathLevels:
         logprob_KW, place_KW = ops.top_log_probabilities(logits_KR, self.width)
         return logprob_KW, place_KW if token_R is None else token_R[place_KW]
 
-    def grown(self, fed: FedPaths, numbers: torch.Tensor, token_R: torch.Tensor | None, vocabulary: int) -> GrownPaths:
-        """What :meth:`run` fed, its ``numbers`` in host memory; ``vocabulary`` as :class:`DraftLogits` takes it."""
+    def grown(
+        self, fed: FedPaths, numbers: torch.Tensor, token_R: torch.Tensor | None, vocabulary: int, ops: Ops
+    ) -> GrownPaths:
+        """What :meth:`run` fed, its ``numbers`` in host memory; the rest as :class:`DraftLogits` takes it."""
         nodes = 1 + sum(self.counts)
         tops = 2 * nodes * self.width
         token_XW, logprob_XW = numbers[:tops].view(2, nodes, self.width)
@@ -133,7 +144,7 @@ class PathLevels:
 
         def logits(own: slice) -> DraftLogits:
             children = {"logprob_KW": logprob_XW[own], "token_KW": token_XW[own]}
-            return ToppedLogits(fed.logits_XR[own], token_R, vocabulary, **children)
+            return ToppedLogits(fed.logits_XR[own], token_R, vocabulary, ops, **children)
 
         levels, first = list[GrownLevel](), 1
         for count in self.counts:
@@ -187,9 +198,12 @@ def counts_of(paths: ProbablePaths) -> tuple[int, ...]:
 
     >>> counts_of(ProbablePaths(3, 4, 9)), counts_of(ProbablePaths(3, 3, 99)), counts_of(ProbablePaths(2, 1, 9))
     ((2, 2, 2), (3, 3), ())
+    >>> counts_of(ProbablePaths(3, 4, 9, most_levels=1))
+    (2,)
     """
     counts, size = list[int](), 1
-    for level in range(paths.depth - 1):
+    most = paths.depth if paths.most_levels is None else paths.most_levels
+    for level in range(min(paths.depth - 1, most)):
         count = min(paths.width, (paths.nodes - size) // (paths.depth - level))
         if count < 1:
             break

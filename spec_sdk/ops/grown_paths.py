@@ -39,15 +39,18 @@ class ProbablePaths:
     """Of every level the ``width`` most probable paths are fed, ``depth`` levels at most, those of the last one not.
 
     ``nodes``: most nodes of the tree, the root included; every level gets an equal share of what is left.
-    ``least_reach``: levels that are reached less probably are not fed. ``groups``: of consecutive layers whose
-    attention reads one hidden state, the one that enters the group, in the passes of levels; None: of each its own.
-    ``draws``: the one path's tokens are drawn, and how.
+    ``least_reach``: levels that are reached less probably need not be fed; ``most_levels``: nor more than so many.
+    ``vocabulary``: the tokens that may be drafted; None: all. ``groups``: of consecutive layers whose attention reads
+    one hidden state, the one that enters the group, in the passes of levels; None: of each its own. ``draws``: the one
+    path's tokens are drawn, and how.
     """
 
     width: int
     depth: int
     nodes: int
     least_reach: float = 0.0
+    most_levels: int | None = None
+    vocabulary: int | None = None
     groups: tuple[tuple[int, ...], ...] | None = None
     draws: PathDraws | None = None
 

@@ -219,6 +219,8 @@ def test_what_it_does_not_take_is_fed_by_passes() -> None:
     session.reserve(1, 400)
     for tokens, paths in (
         ([5] * 200, ProbablePaths(1, 3, 99)),
+        ([5], ProbablePaths(0, 3, 99)),
+        ([5], ProbablePaths(-1, 3, 99)),
         ([5], ProbablePaths(60, 5, 4096)),
         ([5], ProbablePaths(session.vocabulary + 1, 2, 4096)),
     ):
@@ -231,6 +233,23 @@ def test_what_it_does_not_take_is_fed_by_passes() -> None:
     in_16_bits.keep_cache_in("bfloat16")
     assert not in_16_bits.grows_paths
     assert not Session(in_16_bits).feed_and_grow(0, [5], ProbablePaths(1, 3, 99)).levels
+
+
+@torch.no_grad()
+def test_tokens_that_the_target_lacks_are_not_drafted() -> None:
+    """Padding rows of a draft model have logits like others, and the device does not pick them."""
+    ahead = Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated))
+    few = ahead.vocabulary // 3
+    (root,) = Session(TorchExecutor(tiny_decoder(), Ops())).feed([0], [[5, 6, 7]])
+    assert root.top(4)[1].max() >= few
+    grown = ahead.feed_and_grow(0, [5, 6, 7], ProbablePaths(4, 4, 99, vocabulary=few))
+    assert [max(level.token_K) < few for level in grown.levels] == [True] * 3
+    reads = host_reads.total()
+    logits = grown.root.within(few)
+    assert logits.top(4)[1].tolist() == root.within(few).top(4)[1].tolist()
+    assert host_reads.total() == reads + 1, "those of the plain pass alone"
+    assert ahead.feed_and_grow(0, [4], ProbablePaths(4, 4, 99, most_levels=1)).levels[0].token_K
+    assert len(ahead.feed_and_grow(0, [4], ProbablePaths(4, 4, 99, most_levels=1)).levels) == 1
 
 
 @torch.no_grad()
@@ -254,7 +273,7 @@ def test_unusable_logits_are_left_to_the_growth() -> None:
         ({"growth": "beam", "width": 3}, 0.0, True, False),
         ({"growth": "dynamic", "width": 2, "max_nodes": 6, "runner": "layer_parallel"}, 0.0, True, False),
         # a level that is not worth its price is not part of a shape that is known
-        ({"growth": "beam", "width": 1, "children": "top_k"}, 0.05, True, False),
+        ({"growth": "beam", "width": 1, "children": "top_k"}, 1e-4, True, False),
         ({"growth": "beam", "width": 1, "children": "top_k"}, 0.0, False, True),
         ({"growth": "static", "widths": [2, 1], "children": "top_k"}, 0.0, False, True),
     ],
@@ -264,7 +283,14 @@ def test_a_drafter_drafts_the_same(
     options: dict[str, Any], level_cost: float, grown: bool, levels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over cycles with random verdicts, as one whose draft model is not captured; and by which kind of launch."""
-    made = dict[str, int]()
+    made, again = dict[str, int](), list[type]()
+    grow = Session.grow
+
+    def noted(session: Session, *arguments: Any) -> Any:
+        again.append(type(session.executor))
+        return grow(session, *arguments)
+
+    monkeypatch.setattr(Session, "grow", noted)
     for name in ("grow_paths", "draft_levels"):
         plain = getattr(GraphExecutor, name)
 
@@ -287,3 +313,5 @@ def test_a_drafter_drafts_the_same(
         one, other = (each.cycle(Budget(3, level_cost=level_cost)) for each in served)
         assert one.size > 1 and (one.token_N, one.parent_N) == (other.token_N, other.parent_N)
     assert bool(made.get("grow_paths")) == grown and bool(made.get("draft_levels")) == levels
+    # of what was fed nothing is fed again; under a price a level more may be asked for than the tree before had
+    assert TorchExecutor in again and (GraphExecutor not in again or level_cost)

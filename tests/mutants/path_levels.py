@@ -92,6 +92,20 @@ PATH_LEVELS = (
         (DRAFTED,),
     ),
     Mutant(
+        "path levels: what was fed is never what is asked for",
+        "plugins/drafters/spec_sdk_drafters/growing_draft.py",
+        "            asked == len(level.token_K)\n",
+        "            asked != len(level.token_K)\n",
+        (DRAFTED,),
+    ),
+    Mutant(
+        "path levels: padding is drafted",
+        LEVELS,
+        "            logits_KR = logits_KR[:, :limit]\n            logits.append",
+        "            logits.append",
+        (f"{OF_LEVELS}::test_tokens_that_the_target_lacks_are_not_drafted",),
+    ),
+    Mutant(
         "fused heads: the residual of few rows is that of the attention's input",
         HEAD,
         "self._stages.attend(0, q_BNHD, work), h_BNM, None)",

@@ -20,7 +20,8 @@ from spec_sdk_drafters.priced_tree import worth_its_price
 class GrowingDraft:
     """One request's tree while it grows, and until it is known what of it was accepted.
 
-    ``asked``: how many of the tree's youngest nodes are to be fed next. ``closed``: the tree, when it has grown.
+    ``asked``: how many of the tree's youngest nodes are to be fed next. ``levels``: how many were fed. ``closed``: the
+    tree, when it has grown.
     By the prices of ``budget`` a level that is worth less than it costs is not fed, and nodes that are not worth their
     own are left out of the tree.
     """
@@ -38,6 +39,7 @@ class GrowingDraft:
         self.level_cost = budget.level_cost
         self.tree = tree
         self.asked = 0
+        self.levels = 0
         self.closed: TokenTree
         self._growing = growing
         self._latest = root
@@ -58,6 +60,7 @@ class GrowingDraft:
             if logits is None:
                 self.asked = next(self._growing)
             else:
+                self.levels += 1
                 self._fed, self._latest = self.tree.size, self._penalised(logits)
                 self.asked = self._growing.send(self._latest)
             if self.asked < 1:

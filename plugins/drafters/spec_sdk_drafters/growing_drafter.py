@@ -55,6 +55,8 @@ class GrowingDrafter(Drafter):
         self.branches = self.growth.branches
         self.vocabulary = models.target.executor.vocabulary
         self._drafts: dict[int, GrowingDraft] = {}
+        # that were fed of a slot's tree before
+        self._levels: dict[int, int] = {}
         self._tries: dict[int, Tries] = {}
 
     @property
@@ -136,6 +138,7 @@ class GrowingDrafter(Drafter):
             slots, grown = [draft.request.slot for draft in asking], [draft.tree for draft in asking]
             levels = self.session.grow(slots, grown, [draft.asked for draft in asking])
             asking = advanced(asking, [logits.within(self.vocabulary) for logits in levels])
+        self._levels.update((draft.request.slot, draft.levels) for draft in drafts.values())
         return [
             drafts[i].closed if i in drafts else TokenTree.root_only(request.pending_token)
             for i, request in enumerate(requests)
@@ -154,7 +157,11 @@ class GrowingDrafter(Drafter):
             return None
         width = self.growth.kept_paths(request)
         if width is not None:
-            return self.grown_paths(request, ProbablePaths(width, depth, budget.nodes, budget.level_cost))
+            # what feeds levels without asking does not see where one is worth less than it costs
+            last = self._levels.get(request.slot) if budget.level_cost else None
+            most_levels = None if last is None else last + 1
+            paths = ProbablePaths(width, depth, budget.nodes, budget.level_cost, most_levels, self.vocabulary)
+            return self.grown_paths(request, paths)
         if shape is None or shape.draw_temperature is None or max(shape.widths) > 1:
             return None
         if recipe is None or request.sampler.ops is not None:
@@ -233,6 +240,7 @@ class GrowingDrafter(Drafter):
     def finish(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self._drafts.pop(request.slot, None)
+            self._levels.pop(request.slot, None)
             self._tries.pop(request.slot, None)
             if self.session.context_vocabulary is not None:
                 self.session.context_vocabulary.forget(request.slot)

@@ -52,7 +52,8 @@ class OneLayerHeadDrafter(GrowingHeadDrafter):
 
     @property
     def grows_paths(self) -> bool:
-        return self.session.grows_paths
+        # a session of another kind need not know of that
+        return getattr(self.session, "grows_paths", False)
 
     def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
         slots, tokens, features = self._take_unfed([request])
