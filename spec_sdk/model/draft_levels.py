@@ -21,7 +21,7 @@ import torch
 from spec_sdk.ops import Ops
 from spec_sdk.ops.inversion import draw_rows
 from spec_sdk.ops.kept_tokens import NUMBERS, filters, kept
-from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows, placed_in
 from spec_sdk.tree import TreeBuilder
 
 
@@ -135,11 +135,7 @@ class DraftLevels:
 
     def over(self, flat: torch.Tensor, root_BR: torch.Tensor, draw_BX: torch.Tensor, columns: int) -> DraftLevels:
         """The same levels with their numbers in these tensors, which whoever writes there changes."""
-        sizes = [0 if inputs.flat is None else inputs.flat.numel() for inputs in self.inputs]
-        placed = tuple(
-            PassInputs.over(part, inputs.kind, *inputs.sizes, columns)
-            for part, inputs in zip(torch.split(flat, sizes), self.inputs, strict=True)
-        )
+        placed = tuple(placed_in(flat, self.inputs, columns))
         return DraftLevels(self.shape, root_BR, self.limit, placed, draw_BX, self.filtered)
 
     def run(

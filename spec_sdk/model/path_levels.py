@@ -19,7 +19,7 @@ import torch
 from spec_sdk.ops import Ops
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.grown_paths import GrownLevel, GrownPaths, ProbablePaths, RowsToCommit, ToppedLogits
-from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows, placed_in
 
 CPU = torch.device("cpu")
 Feed = Callable[[PassInputs, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor | None]]
@@ -72,11 +72,7 @@ class PathLevels:
 
     def over(self, flat: torch.Tensor, columns: int) -> list[PassInputs]:
         """The passes with their integers in this tensor, which whoever writes there changes."""
-        parts = torch.split(flat, [integers_of(inputs) for inputs in self.passes])
-        return [
-            PassInputs.over(part, inputs.kind, *inputs.sizes, columns)
-            for part, inputs in zip(parts, self.passes, strict=True)
-        ]
+        return placed_in(flat, self.passes, columns)
 
     def run(
         self,
@@ -87,7 +83,7 @@ class PathLevels:
         limit: int | None = None,
     ) -> FedPaths:
         """Feed the rows, then level after level, in the ``passes`` of :meth:`over`; waits for nothing. ``token_R``: the
-        tokens that logits are of.
+        tokens that logits are of; the first ``limit`` of them are drafted.
         """
         root, *levels = passes
         logits_KR, state_KM = feed(root, None)
@@ -139,7 +135,6 @@ class PathLevels:
         tops = 2 * nodes * self.width
         token_XW, logprob_XW = numbers[:tops].view(2, nodes, self.width)
         token, parent = numbers[tops:].view(2, nodes - 1).long().tolist()
-
         logprob_XW, token_XW = logprob_XW.float(), token_XW.long()
 
         def logits(own: slice) -> DraftLogits:
@@ -185,12 +180,6 @@ def level_passes(counts: tuple[int, ...], slot: int, prefix: int) -> tuple[tuple
         assert passes[-1].flat is not None
         numbers.append(passes[-1].flat)
     return tuple(passes), torch.cat(numbers)
-
-
-def integers_of(inputs: PassInputs) -> int:
-    """How many a pass has."""
-    B, N, T = inputs.sizes
-    return 3 * B * (N + T) + 4 * B
 
 
 def counts_of(paths: ProbablePaths) -> tuple[int, ...]:

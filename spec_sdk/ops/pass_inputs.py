@@ -330,6 +330,17 @@ class PassInputs:
         return tuple(PassPart(self, b, *row) for b, row in enumerate(numbers))
 
 
+def placed_in(flat: torch.Tensor, passes: Sequence[PassInputs], columns: int) -> list[PassInputs]:
+    """Passes of the same kinds and sizes, whose integers lie in ``flat`` one pass after the other; ``columns`` as
+    :meth:`PassInputs.over` takes it.
+    """
+    sizes = [0 if inputs.flat is None else inputs.flat.numel() for inputs in passes]
+    return [
+        PassInputs.over(part, inputs.kind, *inputs.sizes, columns)
+        for part, inputs in zip(torch.split(flat, sizes), passes, strict=True)
+    ]
+
+
 class PassPart:
     """One request's part of a pass: ``index`` in the batch, cache ``slot``, first cache column ``write_at``, ``live``
     rows, tree ``slots`` that they see, and its ``mask``, over ``mask.keys`` columns.

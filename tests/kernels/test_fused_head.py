@@ -26,6 +26,7 @@ from spec_sdk_backends import fused_head
 from spec_sdk_backends.fused_decoder import FusedDecoder
 from spec_sdk_backends.fused_head import FusedHeadBlock
 from spec_sdk_backends.triton_ops import TritonOps
+from tests.support.near import check_near
 from tests.support.skips import interpreted
 from tests.support.tiny_heads import HeadSizes, random_ends, write_eagle1, write_eagle3
 from tests.support.tiny_mtp import LAYERS, model_config, mtp_tensors, write_module
@@ -74,11 +75,13 @@ def test_passes_over_one_row_over_few_and_over_more(kind: str, tmp_path: Path, m
         states = {layer: torch.randn(count, width, generator=generator) for layer in fused.head.taps}
         tokens = torch.randint(3, vocabulary, (count,), generator=generator).tolist()
         roots = [each.feed_pairs([0], [tokens], [each.head.features(states)])[0] for each in (fused, plain)]
-        check_near(*(root.full_KV for root in roots))
+        one, other = roots
+        check_near(one.full_KV, other.full_KV)
         tree = TreeBuilder(tokens[-1])
         for level, parents in enumerate(([0], [1], [1], [2, 3])):
             new = [tree.add(parent, 3 + 10 * level + i, "chosen") for i, parent in enumerate(parents)]
-            check_near(*(each.grow([0], [tree], [len(new)])[0].full_KV for each in (fused, plain)))
+            one, other = (each.grow([0], [tree], [len(new)])[0] for each in (fused, plain))
+            check_near(one.full_KV, other.full_KV)
         check_near(fused._states_TM[0], plain._states_TM[0])
     assert set(ways) == {"rest_of_one_row", "rest_of_few_rows", "project"}
 
@@ -89,12 +92,6 @@ def noted(ways: list[str], name: str, plain: Callable[..., Any]) -> Callable[...
         return plain(*arguments)
 
     return call
-
-
-def check_near(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert torch.equal(found.isinf(), expected.isinf())
-    found, expected = (x.masked_fill(x.isinf(), 0.0) for x in (found, expected))
-    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
 @torch.no_grad()

@@ -35,6 +35,7 @@ from spec_sdk.testing import StaticOps, repeated
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.beam import grow_beam
 from tests.draft_heads.test_drafter import Served
+from tests.support.near import check_near
 from tests.support.tiny_decoder import tiny_decoder
 from tests.support.tiny_heads import HeadSizes, random_ends, write_eagle1, write_eagle3
 from tests.support.tiny_models import TinyModels
@@ -101,13 +102,6 @@ def level_by_level(
             asked = growing.send(logits)
     except StopIteration:
         return found
-
-
-def check_near(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Rounding grows from level to level, in a head of random weights to this part of the largest value."""
-    assert found.shape == expected.shape and torch.equal(found.isinf(), expected.isinf())
-    found, expected = (x.masked_fill(x.isinf(), 0.0) for x in (found, expected))
-    assert (found - expected).abs().max() <= 2e-4 * expected.abs().max()
 
 
 def compare(

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk.model.decoder import Decoder, ForwardPass
-from spec_sdk.model.draft_heads.head import DraftHead
+from spec_sdk.model.decoder import ForwardPass
+from spec_sdk.model.draft_heads.head import DraftHead, has_plain_block
 from spec_sdk_backends.few_rows import FewRows
 from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_mlp, in_cache, unknown_rest
 from spec_sdk_backends.matrix_vector import matrix_vector
 
-_STAGES = ("of_pass", "pre_attention", "rotation", "write_kv", "attend", "project", "post_attention", "summed")
-
 
 def fused_head_block(head: DraftHead) -> FusedHeadBlock | None:
     """None for a head with parts or stages that the kernels lack."""
-    w, D = head.blocks[0], head.config.head_dim
-    own = any(getattr(type(head), stage) is not getattr(Decoder, stage) for stage in _STAGES)
-    gains = [gain for gain in (w.q_norm_D, w.k_norm_D) if gain is not None]
-    if own or unknown_rest(head) is not None or len(gains) == 1 or any(gain.numel() != D for gain in gains):
-        return None
-    return FusedHeadBlock(head)
+    gains = [gain for gain in (head.blocks[0].q_norm_D, head.blocks[0].k_norm_D) if gain is not None]
+    normed = len(gains) == 2 and all(gain.numel() == head.config.head_dim for gain in gains)
+    known = has_plain_block(head) and unknown_rest(head) is None and (normed or not gains)
+    return FusedHeadBlock(head) if known else None
 
 
 class FusedHeadBlock:

@@ -45,6 +45,17 @@ class HeadParts:
     taps: tuple[int, ...]
 
 
+STAGES_OF_BLOCK = (
+    *("of_pass", "pre_attention", "rotation", "write_kv"),
+    *("attend", "project", "post_attention", "summed"),
+)
+
+
+def has_plain_block(head: Decoder) -> bool:
+    """Whether a head's block is a decoder's, stage by stage, but for what its attention is given."""
+    return all(getattr(type(head), stage) is getattr(Decoder, stage) for stage in STAGES_OF_BLOCK)
+
+
 class DraftHead(Decoder, ABC):
     """Weights and arithmetic of a draft head. It holds no state of a request: caches live in sessions."""
 

@@ -9,20 +9,17 @@ import torch
 
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
-from spec_sdk.model.draft_heads.head import DraftHead, HeadPass
+from spec_sdk.model.draft_heads.head import DraftHead, HeadPass, has_plain_block
 from spec_sdk_backends.native.attention import MOST_ROWS, reads_in_place
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import PassRotations, block_of, run_blocks, shape_of, unknown_stages
 from spec_sdk_backends.native.structures import Cache, Pass
 
-_STAGES = ("of_pass", "pre_attention", "rotation", "write_kv", "attend", "project", "post_attention", "summed")
-
 
 def native_head_block(head: DraftHead) -> NativeHeadBlock | None:
     """None for a head with parts or stages that the kernels lack."""
-    own = type(head)
-    known = own.attention_input in (Decoder.attention_input, Eagle3Head.attention_input)
-    if not known or any(getattr(own, stage) is not getattr(Decoder, stage) for stage in _STAGES):
+    known = type(head).attention_input in (Decoder.attention_input, Eagle3Head.attention_input)
+    if not (known and has_plain_block(head)):
         return None
     return NativeHeadBlock(head) if unknown_stages(head) is None else None
 
