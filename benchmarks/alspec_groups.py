@@ -29,8 +29,9 @@ from benchmarks.support.processes import start_others
 from spec_sdk.bench.reports import write_report
 from spec_sdk.contracts import BlockRunner, Predictor
 from spec_sdk.model.models import Models
+from spec_sdk.model.runners.sequential import PLAIN
 from spec_sdk.model.runners.speculative_groups import SpeculativeGroupsRunner
-from spec_sdk.model.session import PLAIN, Session
+from spec_sdk.model.session import Session
 from spec_sdk.model.tensor_parallel import divided
 from spec_sdk.ranks import ALONE, DeviceGroups, Ranks
 from spec_sdk.tree import TokenTree

@@ -33,6 +33,7 @@ from spec_sdk.bench.random_models import SHAPES, RandomTensors, hf_fields
 from spec_sdk.contracts import Verdict, Verifier
 from spec_sdk.model.architectures import read_config
 from spec_sdk.ops.rows import Decision
+from spec_sdk.testing.small_models import words
 from spec_sdk.tree import TokenTree
 
 SCHEMA_VERSION = 1
@@ -61,13 +62,10 @@ def by_coins(rate: float, seed: int) -> Callable[[Verifier, TokenTree, Decision]
 
 def model_of(shape: str, device: torch.device, dtype: torch.dtype) -> InMemoryModel:
     """A model of random weights with a tokenizer of a word for each token."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
     fields = hf_fields(shape)
     weights = RandomTensors(read_config(fields, f"shape {shape}"), device, dtype)
-    tokenizer = Tokenizer(models.WordLevel({f"w{token}": token for token in range(fields["vocab_size"])}, "w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return InMemoryModel({name: weights.tensor(name) for name in weights.names()}, fields, tokenizer, f"random {shape}")
+    tensors = {name: weights.tensor(name) for name in weights.names()}
+    return InMemoryModel(tensors, fields, words(fields["vocab_size"]), f"random {shape}")
 
 
 def timed(engine: Engine, tokens: int, rounds: int, rate: float | None = None, seed: int = 0) -> dict[str, float]:

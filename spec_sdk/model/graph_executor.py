@@ -24,7 +24,7 @@ from spec_sdk.model.executor import Cache, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache, is_exact
 from spec_sdk.model.path_levels import FedPaths, PathLevels
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
-from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.runners.sequential import PLAIN
 from spec_sdk.model.torch_executor import TorchExecutor, last_live_row
 from spec_sdk.model.unread_reports import UnreadReports
 from spec_sdk.ops import Ops, host_reads
@@ -46,8 +46,6 @@ STALE_AFTER = 2000
 """Passes in which a graph was of no use, after which it makes room too. Sooner, where more sizes come by turns than are
 kept, captures would take longer than they save: what finds no room runs without.
 """
-
-PLAIN = SequentialRunner()
 
 Capture = Callable[[Callable[[], PassOutput]], tuple[Callable[[], object], PassOutput]]
 """Captures a function of no arguments: what repeats it on the same memory, and the output that then holds the results.
@@ -226,7 +224,7 @@ class GraphExecutor(TorchExecutor):
         if captured.features_BNM is not None and given is not None:
             captured.features_BNM[0, : len(given)].copy_(given)
         captured.replay()
-        made = fed_paths(captured.output)
+        made = FedPaths.of(captured.output)
         (numbers,) = host_reads.read(made.numbers)
         # the next one overwrites them
         state_XM = None if made.state_XM is None else made.state_XM.clone()
@@ -318,7 +316,7 @@ class GraphExecutor(TorchExecutor):
 
         def feed(inputs: PassInputs, level_features: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
             is_root = inputs.kind == "chain"
-            inputs = replaced_features(inputs, features_BNM if is_root else level_features, columns)
+            inputs = inputs.with_features(features_BNM if is_root else level_features)
             output = TorchExecutor.forward(self, inputs, cache, of_rows if is_root else of_levels)
             if self.feeds_children is None:
                 return output.logits_BNV[0], None
@@ -328,7 +326,7 @@ class GraphExecutor(TorchExecutor):
 
         def run() -> PassOutput:
             passes = levels.over(flat_I, columns)
-            return output_of(levels.run(passes, feed, self.ops, self.decoder.token_R, limit))
+            return levels.run(passes, feed, self.ops, self.decoder.token_R, limit).output
 
         return CapturedPass(flat_I, *self._capture(run), features_BNM=features_BNM)
 
@@ -344,27 +342,6 @@ class GraphExecutor(TorchExecutor):
 def runner_of_groups(groups: tuple[tuple[int, ...], ...] | None) -> BlockRunner:
     """What runs a model whose consecutive layers are in these groups; None: one after the other."""
     return PLAIN if groups is None or max(map(len, groups)) < 2 else LayerParallelRunner.of(groups)
-
-
-def replaced_features(inputs: PassInputs, features_BNM: torch.Tensor | None, columns: int) -> PassInputs:
-    """The inputs of the same integers with these features."""
-    if features_BNM is None:
-        return inputs
-    assert inputs.flat is not None
-    return PassInputs.over(inputs.flat, inputs.kind, *inputs.sizes, columns=columns, features_BNM=features_BNM)
-
-
-def output_of(fed: FedPaths) -> PassOutput:
-    """What a capture keeps of paths that were fed."""
-    hidden = {} if fed.state_XM is None else {0: fed.state_XM[None]}
-    return PassOutput(fed.logits_XR[None], hidden, made=fed.numbers)
-
-
-def fed_paths(output: PassOutput) -> FedPaths:
-    """What :func:`output_of` was given."""
-    assert output.made is not None
-    state_BXM = output.hidden.get(0)
-    return FedPaths(output.logits_BNV[0], None if state_BXM is None else state_BXM[0], output.made)
 
 
 def can_be_captured(inputs: PassInputs, plan: PassPlan) -> bool:

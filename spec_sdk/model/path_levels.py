@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from spec_sdk.model.executor import PassOutput
 from spec_sdk.ops import Ops
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.grown_paths import GrownLevel, GrownPaths, ProbablePaths, RowsToCommit, ToppedLogits
@@ -38,6 +39,19 @@ class FedPaths:
     logits_XR: torch.Tensor
     state_XM: torch.Tensor | None
     numbers: torch.Tensor
+
+    @property
+    def output(self) -> PassOutput:
+        """The same as what a capture keeps."""
+        hidden = {} if self.state_XM is None else {0: self.state_XM[None]}
+        return PassOutput(self.logits_XR[None], hidden, made=self.numbers)
+
+    @staticmethod
+    def of(output: PassOutput) -> FedPaths:
+        """Those whose :attr:`output` it is."""
+        assert output.made is not None
+        state_BXM = output.hidden.get(0)
+        return FedPaths(output.logits_BNV[0], None if state_BXM is None else state_BXM[0], output.made)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from spec_sdk.model.draft_levels import DraftedLevel, DraftLevels, TreeShape
 from spec_sdk.model.encoder_input import EncoderInput, check_features
 from spec_sdk.model.executor import Epilogue, Executor, LogitRows, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache
-from spec_sdk.model.runners.sequential import SequentialRunner
+from spec_sdk.model.runners.sequential import PLAIN, SequentialRunner
 from spec_sdk.ops import DraftLogits, LogitsToCome, host_reads
 from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
@@ -31,7 +31,6 @@ from spec_sdk.tree import TokenTree, TreeBuilder
 
 PREFILL_CHUNK = 1024
 """Tokens per prefill pass: bounds the memory of its mask and activations."""
-PLAIN = SequentialRunner()
 EpilogueOf = Callable[[Sequence[int], LogitsToCome], Epilogue | None]
 """What a pass makes of its logits, by the numbers of the trees that it is over and what these logits will be."""
 

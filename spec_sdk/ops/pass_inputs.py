@@ -224,6 +224,10 @@ class PassInputs:
         else:
             upload(self.__dict__["_numbers"], place_I)
 
+    def with_features(self, features_BNM: torch.Tensor | None) -> PassInputs:
+        """The same pass, with these features in the place of its own."""
+        return PassInputs._laid_out(**{**self.__dict__, "features_BNM": features_BNM})
+
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
         """B, N and T, padding included."""

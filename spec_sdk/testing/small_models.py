@@ -44,15 +44,18 @@ def small_models(load: Any, ops: Ops, device: torch.device) -> Models:
 
 def _small(name: str, seed: int) -> InMemoryModel:
     weights = RandomWeights(read_config(CONFIG, name), seed)
-    return InMemoryModel({key: weights.tensor(key) for key in weights.names()}, CONFIG, _words(), name)
+    return InMemoryModel(
+        {key: weights.tensor(key) for key in weights.names()}, CONFIG, words(CONFIG["vocab_size"]), name
+    )
 
 
-def _words() -> Any:
-    """A tokenizer of one word for each token."""
-    from tokenizers import Tokenizer, models
+def words(count: int) -> Any:
+    """A tokenizer of so many words, ``w0``, ``w1`` and so on, each a token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
-    vocabulary = {f"w{token}": token for token in range(CONFIG["vocab_size"])}
-    return Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    tokenizer = Tokenizer(models.WordLevel({f"w{token}": token for token in range(count)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
 
 
 class AnyText(Session):

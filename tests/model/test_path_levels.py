@@ -35,6 +35,7 @@ from spec_sdk.testing import StaticOps, repeated
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.beam import grow_beam
 from tests.draft_heads.test_drafter import Served
+from tests.support.grown_trees import Fed, FedLevel, fed_to_both, keep_a_path, level_by_level
 from tests.support.near import check_near
 from tests.support.tiny_decoder import tiny_decoder
 from tests.support.tiny_heads import HeadSizes, random_ends, write_eagle1, write_eagle3
@@ -49,8 +50,6 @@ PATHS = [
 ]
 ROUNDS = (5, 1, 3)
 """Tokens that are committed in one round after the other."""
-Fed = tuple[list[int], torch.Tensor | None]
-"""Tokens to commit, and their features [N, M]."""
 
 
 @given(st.lists(st.integers(0, 30), max_size=20))
@@ -88,25 +87,7 @@ def logits_of(nodes: int) -> DraftLogits:
     return DraftLogits.over_all(torch.randn(nodes, 12))
 
 
-def level_by_level(
-    session: Session, root: DraftLogits, token: int, slot: int, paths: ProbablePaths
-) -> list[tuple[list[int], list[int], DraftLogits]]:
-    """What the growth feeds by itself: of each level tokens, parents and logits."""
-    tree, found = TreeBuilder(token, paths.nodes), list[tuple[list[int], list[int], DraftLogits]]()
-    growing = grow_beam(tree, root, paths.depth, paths.width, "tests")
-    try:
-        asked = next(growing)
-        while True:
-            (logits,) = session.grow([slot], [tree], [asked])
-            found.append((tree.token[-asked:], tree.parent[-asked:], logits))
-            asked = growing.send(logits)
-    except StopIteration:
-        return found
-
-
-def compare(
-    grown: GrownPaths, root: DraftLogits, levels: list[tuple[list[int], list[int], DraftLogits]], width: int
-) -> None:
+def compare(grown: GrownPaths, root: DraftLogits, levels: list[FedLevel], width: int) -> None:
     assert [(list(own.token_K), list(own.parent_K)) for own in grown.levels] == [level[:2] for level in levels]
     expected = [root, *(level[2] for level in levels)]
     for found, plain in zip([grown.root, *(own.logits for own in grown.levels)], expected, strict=True):
@@ -123,15 +104,8 @@ def check_the_same(make: Callable[[bool], Session], fed: Callable[[Session, int]
     for paths in PATHS:
         ahead, plain = make(True), make(False)
         for count in ROUNDS:
-            tokens, features_NM = fed(plain, count)
-            reads = host_reads.total()
-            if isinstance(ahead, DraftHeadSession) and isinstance(plain, DraftHeadSession):
-                assert features_NM is not None
-                grown = ahead.feed_pairs_and_grow(slot, tokens, features_NM, paths)
-                (root,) = plain.feed_pairs([slot], [tokens], [features_NM])
-            else:
-                grown = ahead.feed_and_grow(slot, tokens, paths)
-                (root,) = plain.feed([slot], [tokens])
+            given, reads = fed(plain, count), host_reads.total()
+            tokens, grown, root = fed_to_both(ahead, plain, slot, given, paths)
             assert host_reads.total() == reads + 1
             levels = level_by_level(plain, root, tokens[-1], slot, paths)
             compare(grown, root, levels, paths.width)
@@ -142,19 +116,8 @@ def check_the_same(make: Callable[[bool], Session], fed: Callable[[Session, int]
             if isinstance(plain, DraftHeadSession):
                 assert grown.state_XM is not None
                 check_near(grown.state_XM, plain._states_TM[slot])
-            elif levels:
+            else:
                 keep_a_path(ahead, plain, slot, tokens[-1], grown)
-
-
-def keep_a_path(ahead: Session, plain: Session, slot: int, root: int, grown: GrownPaths) -> None:
-    """Of the first level its last node, and nothing of a level that nobody asked for."""
-    tree, first = TreeBuilder(root), grown.levels[0]
-    for token in first.token_K:
-        tree.add(0, token, "chosen")
-    ahead.keep_grown(slot, tree, tree.size - 1)
-    for session in (ahead, plain):
-        session.commit([slot], [[len(first.token_K) - 1]])
-        assert session.tokens(slot)[-2:] == [root, first.token_K[-1]]
 
 
 @torch.no_grad()

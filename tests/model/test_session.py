@@ -20,7 +20,8 @@ from spec_sdk.model.executor import Cache, PassOutput, PassPlan
 from spec_sdk.model.lipschitz import EstimateOfRun
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
-from spec_sdk.model.session import PLAIN, Session
+from spec_sdk.model.runners.sequential import PLAIN
+from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs

@@ -25,14 +25,13 @@ from spec_sdk_growth.static import StaticGrowth
 from spec_sdk_samplers.reference import ReferenceSampler
 from tests.native.test_growing import (
     SIZES,
-    Fed,
     chains,
-    fed_to_both,
     head_session,
     levels_fed,
     native_executor,
     pairs,
 )
+from tests.support.grown_trees import Fed, fed_to_both
 from tests.support.real_pipelines import bench_prompts, pipeline_of
 from tests.support.real_pipelines import tokens_of as tokens_of_pipeline
 

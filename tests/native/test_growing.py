@@ -31,7 +31,7 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths
 from spec_sdk.ops.quantizing import quantize
-from spec_sdk.tree import TokenTree, TreeBuilder
+from spec_sdk.tree import TokenTree
 from spec_sdk_backends.cpu import CpuOps
 from spec_sdk_backends.native.growing import NativePathGrower, native_path_grower
 from spec_sdk_backends.native.ops import NativeOps
@@ -39,10 +39,11 @@ from spec_sdk_backends.native.whole_pass import NativeWholePass
 from spec_sdk_drafters.eagle import EagleDrafter
 from spec_sdk_drafters.growing_drafter import GrowingDrafter
 from spec_sdk_growth.auto import AutoGrowth
-from spec_sdk_growth.beam import BeamGrowth, grow_beam
+from spec_sdk_growth.beam import BeamGrowth
 from spec_sdk_growth.dynamic import DynamicGrowth
 from spec_sdk_growth.static import StaticGrowth
 from tests.native.test_deterministic import executor_of
+from tests.support.grown_trees import Fed, FedLevel, fed_to_both, keep_a_path, level_by_level
 from tests.support.real_pipelines import bench_prompts, pipeline_of
 from tests.support.real_pipelines import tokens_of as tokens_of_pipeline
 from tests.support.tiny_checkpoints import VOCABULARY
@@ -51,8 +52,6 @@ from tests.support.tiny_heads import HeadSizes, random_ends, write_eagle1, write
 CPU = torch.device("cpu")
 OPS = NativeOps(CpuOps())
 SIZES = HeadSizes(M=64, S=64, head_dim=16)
-Fed = tuple[list[int], torch.Tensor | None]
-"""Tokens to commit, and their features [N, M]."""
 PATHS = [
     ProbablePaths(1, 4, 4096),
     ProbablePaths(4, 3, 4096),
@@ -68,55 +67,14 @@ def tokens_of(count: int, random: torch.Generator, vocabulary: int = SIZES.V) ->
     return [int(token) for token in torch.randint(3, vocabulary, (count,), generator=random)]
 
 
-def level_by_level(
-    session: Session, root: DraftLogits, token: int, slot: int, paths: ProbablePaths
-) -> list[tuple[list[int], list[int], DraftLogits]]:
-    """What the growth feeds by itself: of each level tokens, parents and logits."""
-    tree, reached = TreeBuilder(token, paths.nodes), [1.0]
-    found: list[tuple[list[int], list[int], DraftLogits]] = []
-    # as a request gives it: of equal logits the lowest place comes first
-    growing = grow_beam(tree, replace(root, ops=OPS), paths.depth, paths.width, "tests")
-    try:
-        asked = next(growing)
-        while True:
-            for node in range(len(reached), tree.size):
-                draws = tree.draws[tree.parent[node]]
-                (chance,) = (draw.probability for draw in draws if draw.node == node)
-                reached.append(reached[tree.parent[node]] * (chance or 0.0))
-            if sum(reached[-asked:]) < paths.least_reach:
-                return found
-            (logits,) = session.grow([slot], [tree], [asked])
-            found.append((tree.token[-asked:], tree.parent[-asked:], logits))
-            asked = growing.send(replace(logits, ops=OPS))
-    except StopIteration:
-        return found
-
-
-def fed_to_both(
-    ahead: Session, plain: Session, slot: int, fed: Fed, paths: ProbablePaths
-) -> tuple[list[int], GrownPaths, DraftLogits]:
-    """The tokens, what grew behind them in one session, and the root's logits in the other one's plain pass."""
-    tokens, features_NM = fed
-    for session in (ahead, plain):
-        if session.context_vocabulary is not None:
-            session.context_vocabulary.follow(slot, tokens)
-    if isinstance(ahead, DraftHeadSession) and isinstance(plain, DraftHeadSession):
-        assert features_NM is not None
-        grown = ahead.feed_pairs_and_grow(slot, tokens, features_NM, paths)
-        (root,) = plain.feed_pairs([slot], [tokens], [features_NM])
-    else:
-        grown = ahead.feed_and_grow(slot, tokens, paths)
-        (root,) = plain.feed([slot], [tokens])
-    return tokens, grown, root
-
-
 def check_the_same(make: Callable[[], Session], fed: Callable[[Session, int], Fed], slot: int = 1) -> None:
     """Rounds of text, with trees of all shapes behind them, in a session and in another of the same model."""
     for paths in PATHS:
         ahead, plain = make(), make()
         for number, count in enumerate(ROUNDS):
             tokens, grown, root = fed_to_both(ahead, plain, slot, fed(plain, count), paths)
-            levels = level_by_level(plain, root, tokens[-1], slot, paths)
+            # of equal logits the lowest place comes first, as a request gives it
+            levels = level_by_level(plain, root, tokens[-1], slot, paths, OPS)
             assert grown.levels or paths.depth == 1 or paths.least_reach
             compare(grown, root, levels, paths.width)
             cached = plain.length(slot) + sum(len(tokens) for tokens, _, _ in levels)
@@ -131,22 +89,7 @@ def check_the_same(make: Callable[[], Session], fed: Callable[[Session, int], Fe
                 assert torch.equal(grown.state_XM[: len(of_plain)], of_plain)
 
 
-def keep_a_path(ahead: Session, plain: Session, slot: int, root: int, grown: GrownPaths) -> None:
-    """Of the first level its last node, and nothing of a level that nobody asked for."""
-    if not grown.levels:
-        return
-    tree, first = TreeBuilder(root), grown.levels[0]
-    for token in first.token_K:
-        tree.add(0, token, "chosen")
-    ahead.keep_grown(slot, tree, tree.size - 1)
-    for session in (ahead, plain):
-        session.commit([slot], [[len(first.token_K) - 1]])
-        assert session.tokens(slot)[-2:] == [root, first.token_K[-1]]
-
-
-def compare(
-    grown: GrownPaths, root: DraftLogits, levels: Sequence[tuple[list[int], list[int], DraftLogits]], width: int
-) -> None:
+def compare(grown: GrownPaths, root: DraftLogits, levels: Sequence[FedLevel], width: int) -> None:
     assert [(list(own.token_K), list(own.parent_K)) for own in grown.levels] == [level[:2] for level in levels]
     for found, expected in zip(
         [grown.root, *(own.logits for own in grown.levels)], [root, *(level[2] for level in levels)], strict=True

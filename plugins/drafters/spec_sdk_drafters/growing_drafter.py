@@ -151,8 +151,8 @@ class GrowingDrafter(Drafter):
         if len(able) != 1 or not self.grows_paths or requests[able[0]].changes_logits:
             return None
         request, budget, depth = requests[able[0]], budgets[able[0]], depths[able[0]]
-        shape, recipe = self.growth.fixed_shape(depth, budget.nodes, request), request.sampler.recipe
-        if self.drafts_at_once and shape is not None and not budget.level_cost:
+        known = self.drafts_at_once and not budget.level_cost
+        if known and self.growth.fixed_shape(depth, budget.nodes, request) is not None:
             # all of its levels are drafted behind the root
             return None
         width = self.growth.kept_paths(request)
@@ -162,6 +162,7 @@ class GrowingDrafter(Drafter):
             most_levels = None if last is None else last + 1
             paths = ProbablePaths(width, depth, budget.nodes, budget.level_cost, most_levels, self.vocabulary)
             return self.grown_paths(request, paths)
+        shape, recipe = self.growth.fixed_shape(depth, budget.nodes, request), request.sampler.recipe
         if shape is None or shape.draw_temperature is None or max(shape.widths) > 1:
             return None
         if recipe is None or request.sampler.ops is not None:

@@ -11,7 +11,8 @@ import torch
 
 from spec_sdk.model.draft_heads.block_head import BlockExecutor
 from spec_sdk.model.executor import PassPlan
-from spec_sdk.model.session import PLAIN, Session
+from spec_sdk.model.runners.sequential import PLAIN
+from spec_sdk.model.session import Session
 from spec_sdk.ops.pass_inputs import RequestRows
 
 

@@ -13,7 +13,7 @@ from spec_sdk.model.draft_heads.head import DraftHeadExecutor
 from spec_sdk.model.draft_heads.peagle import PEagleHead
 from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.executor import PassPlan
-from spec_sdk.model.session import PLAIN
+from spec_sdk.model.runners.sequential import PLAIN
 
 
 class PEagleSession(DraftHeadSession):

@@ -14,7 +14,8 @@ import torch
 
 from spec_sdk.model.draft_heads.head import FED_LAYER, DraftHeadExecutor
 from spec_sdk.model.executor import LogitRows, PassOutput, PassPlan
-from spec_sdk.model.session import PLAIN, Session
+from spec_sdk.model.runners.sequential import PLAIN
+from spec_sdk.model.session import Session
 from spec_sdk.ops import DraftLogits
 from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import RequestRows

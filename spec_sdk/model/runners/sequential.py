@@ -45,3 +45,6 @@ class SequentialRunner(BlockRunner):
             h_BNM = decoder.post_attention(layer, h_BNM, a_BNM)
             work.record(layer + 1, h_BNM)
         return h_BNM
+
+
+PLAIN = SequentialRunner()
