@@ -30,7 +30,7 @@ class Growth(Plugin, ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for described in ("fixed_shape", "kept_paths"):
+        for described in ("fixed_shape", "kept_paths", "most_offered"):
             not_inherited(cls, described, getattr(Growth, described), ["grow"])
 
     def __init__(self, config: Any) -> None:
@@ -61,6 +61,16 @@ class Growth(Plugin, ABC):
         A drafter may then have several levels fed before they are asked for. What is asked for counts: a wrong number
         costs time and nothing else. None, the default: some other rule. Not inherited by a class that has its own
         ``grow``.
+        """
+        return None
+
+    def most_offered(self, request: Request) -> int | None:
+        """Of trees whose levels are :meth:`kept_paths`, how many nodes :meth:`grow` keeps of all children that the fed
+        ones offer, whatever their level: the so many most probable by the product along their paths. 0: those paths
+        themselves, and as many children of the last level.
+
+        The tree may then be closed, and the target's pass begin, before :meth:`grow` has seen any of it. None, the
+        default: some other rule. Not inherited by a class that has its own ``grow``.
         """
         return None
 

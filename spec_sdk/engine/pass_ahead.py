@@ -86,7 +86,7 @@ class PassAhead:
                 return False
             if turn.tree.token_N[0] != self.tokens.get(id(turn.active)):
                 return False
-        if not target.take_ahead([turn.active.slot for turn in turns], [turn.tree.token_N[0] for turn in turns]):
+        if not target.take_ahead([turn.active.slot for turn in turns], [turn.tree.token_N for turn in turns]):
             return False
         for turn in turns:
             i = place[id(turn.active)]

@@ -26,6 +26,7 @@ from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
 from spec_sdk.engine.time_shares import TimeShares
 from spec_sdk.engine.told_logits import own_logits, tell_logprobs, tell_traces
+from spec_sdk.engine.tree_ahead import TreesAhead
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn, going_on
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
 from spec_sdk.engine.verification import Verification
@@ -68,6 +69,7 @@ class Scheduler:
         self._begun_ahead: BegunCycle | None = None
         self._pass_ahead: PassAhead | None = None
         self._plain_steps = PlainSteps(drafter)
+        self._trees_ahead = TreesAhead(target, drafter)
 
     @property
     def busy(self) -> bool:
@@ -215,11 +217,15 @@ class Scheduler:
         marks.append(self._clock.mark())
         ahead, self._pass_ahead, verdicts = self._pass_ahead, None, None
         taken = ahead is not None and ahead.hand_out(self.target, turns)
+        launched = self._trees_ahead.hand_out(turns)
+        if launched is not None:
+            # drafting ended where that pass began
+            marks[1] = launched.began
         if ahead is not None and taken:
             verdicts = ahead.verdicts
-        else:
+        elif launched is None or not launched.taken:
             turns, verdicts = self._score(turns)
-        marks.append(self._clock.mark())
+        marks.append(launched.ended if launched is not None and launched.taken else self._clock.mark())
         for turn in turns:
             with self._roster.ending([turn.active]):
                 turn.read_tree()
@@ -290,7 +296,7 @@ class Scheduler:
                 started_s = self._drafting.start([turn.active for turn in late], self._clock)
                 for turn in late:
                     turn.start_s = started_s / len(late)
-            with self._drafting.proposing(asked):
+            with self._drafting.proposing(asked), self._trees_ahead.while_proposing(turns, asked, self._clock):
                 trees = self.drafter.propose([turn.active.view for turn in asked], [turn.budget for turn in asked])
             self._drafting.check_count(trees, asked)
             for turn, tree in zip(asked, trees, strict=True):

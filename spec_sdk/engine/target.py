@@ -13,6 +13,7 @@ import torch
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import EpilogueOf, Scores
+from spec_sdk.ops.grown_paths import ClosedTree
 from spec_sdk.tree import TokenTree
 
 
@@ -55,6 +56,8 @@ class Target(Protocol):
         self, slots: Sequence[int], token_B: torch.Tensor, taps: Sequence[int], epilogue: EpilogueOf
     ) -> list[Scores] | None: ...
 
-    def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> bool: ...
+    def score_closed(self, slot: int, root: int, closed: ClosedTree, taps: Sequence[int]) -> Scores | None: ...
+
+    def take_ahead(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool: ...
 
     def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None: ...

@@ -28,7 +28,7 @@ from spec_sdk.model.runners.sequential import PLAIN
 from spec_sdk.model.torch_executor import TorchExecutor, last_live_row
 from spec_sdk.model.unread_reports import UnreadReports
 from spec_sdk.ops import Ops, host_reads
-from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, ProbablePaths, RowsToCommit
+from spec_sdk.ops.grown_paths import ClosedTree, GrownPaths, OutputRows, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.uploads import upload
 from spec_sdk.say import say
@@ -79,6 +79,13 @@ class CapturedLevels(CapturedPass):
 
     root_BR: torch.Tensor = field(kw_only=True)
     draw_BX: torch.Tensor = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class CapturedPaths(CapturedPass):
+    """``prices``: where those are put that a tree is closed by, if one is."""
+
+    prices: torch.Tensor | None = field(kw_only=True)
 
 
 @dataclass
@@ -216,20 +223,27 @@ class GraphExecutor(TorchExecutor):
         columns, plan = columns_of(levels.columns, cache), PassPlan(runner)
         fed = None if given is None else (given.shape[-1], given.dtype)
         key = "paths", levels.shape, fed, columns, place_of(cache), paths.groups, limit
-        captured: CapturedPass | None
-        captured = self._found(key, cache, lambda: self._capture_paths(levels, cache, plan, columns, given, limit))
+        prices = None if levels.closing is None else levels.closing.prices(paths)
+        captured: CapturedPaths | None
+        captured = self._found(
+            key, cache, lambda: self._capture_paths(levels, cache, plan, columns, given, limit, prices)
+        )
         if captured is None:
             return None
         upload(levels.flat, captured.flat_I)
+        if captured.prices is not None and prices is not None:
+            upload(prices, captured.prices)
         if captured.features_BNM is not None and given is not None:
             captured.features_BNM[0, : len(given)].copy_(given)
         captured.replay()
-        made = FedPaths.of(captured.output)
-        (numbers,) = host_reads.read(made.numbers)
-        # the next one overwrites them
-        state_XM = None if made.state_XM is None else made.state_XM.clone()
-        kept = FedPaths(made.logits_XR.clone(), state_XM, made.numbers)
-        return levels.grown(kept, numbers, token_R, vocabulary, self.ops)
+        # the next pass overwrites them
+        made = FedPaths.of(changed(captured.output, torch.clone))
+        reading = host_reads.begin(made.numbers)
+        if levels.closing is not None and paths.closing is not None:
+            node_3N = made.numbers[-3 * (levels.closing.most + 1) :].view(3, -1).int()
+            paths.closing.tell(ClosedTree(node_3N, reading))
+        (numbers,) = host_reads.read(reading)
+        return levels.grown(made, numbers, token_R, vocabulary, self.ops)
 
     def cut(self, layers: Sequence[int]) -> GraphExecutor:
         made = self._running(self.decoder.subset(layers))
@@ -304,12 +318,14 @@ class GraphExecutor(TorchExecutor):
         columns: int,
         features_NM: torch.Tensor | None,
         limit: int,
-    ) -> CapturedPass:
+        prices: torch.Tensor | None,
+    ) -> CapturedPaths:
         flat_I, rows = levels.flat.to(self.device), levels.passes[0].width
         features_BNM = None
         if features_NM is not None:
             features_BNM = features_NM.new_zeros((1, rows, features_NM.shape[-1]))
             features_BNM[0, : len(features_NM)] = features_NM
+        on_device = None if prices is None else prices.to(self.device)
         taps = () if self.feeds_children is None else (self.feeds_children[0],)
         # rows that are committed are fed as by any pass
         of_rows, of_levels = PassPlan(PLAIN, taps, "last"), replace(plan, taps=taps)
@@ -326,9 +342,9 @@ class GraphExecutor(TorchExecutor):
 
         def run() -> PassOutput:
             passes = levels.over(flat_I, columns)
-            return levels.run(passes, feed, self.ops, self.decoder.token_R, limit).output
+            return levels.run(passes, feed, self.ops, self.decoder.token_R, limit, on_device).output
 
-        return CapturedPass(flat_I, *self._capture(run), features_BNM=features_BNM)
+        return CapturedPaths(flat_I, *self._capture(run), features_BNM, prices=on_device)
 
     def _capture_pass(self, inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> CapturedPass:
         assert inputs.flat is not None

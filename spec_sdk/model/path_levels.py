@@ -11,12 +11,14 @@ can be drafted, M model dim.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from spec_sdk.model.executor import PassOutput
+from spec_sdk.model.tree_closing import ClosingRule
+from spec_sdk.model.tree_intervals import intervals
 from spec_sdk.ops import Ops
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.grown_paths import GrownLevel, GrownPaths, ProbablePaths, RowsToCommit, ToppedLogits
@@ -32,8 +34,8 @@ committed those of the last, and what a head feeds their children [K, M].
 @dataclass(frozen=True)
 class FedPaths:
     """What was fed, on the device: ``logits_XR``; of a head, what nodes feed their children, ``state_XM``; and in one
-    tensor, float64, each node's most probable tokens and their log-probabilities [2, X, W], and of all nodes but the
-    root their tokens and parents [2, X - 1].
+    tensor, float64, each node's most probable tokens and their log-probabilities [2, X, W], of all nodes but the root
+    their tokens and parents [2, X - 1], and the closed tree [3, N] where one is wanted.
     """
 
     logits_XR: torch.Tensor
@@ -60,7 +62,7 @@ class PathLevels:
 
     ``passes``: over the rows, and those that feed the levels, by kind and sizes. ``flat``: the integers of all of them,
     one after the other, in host memory; tokens and intervals of levels are not known. ``columns``: most cache columns
-    that a row sees.
+    that a row sees. ``closing``: how their tree is closed, if that is wanted.
     """
 
     width: int
@@ -68,6 +70,7 @@ class PathLevels:
     passes: tuple[PassInputs, ...]
     flat: torch.Tensor
     columns: int
+    closing: ClosingRule | None = None
 
     @staticmethod
     def of(rows: RowsToCommit, paths: ProbablePaths, padded_rows: int) -> PathLevels:
@@ -77,12 +80,13 @@ class PathLevels:
         first, levels = PassInputs.of("chain", [root], CPU, padded_rows, padded_rows), LevelNumbers.of(counts)
         assert first.flat is not None
         flat = torch.cat((first.flat, levels.at(rows.slot, behind)))
-        return PathLevels(paths.width, counts, (first, *levels.passes), flat, behind + sum(counts))
+        columns, closing = behind + sum(counts), ClosingRule.of(paths, counts)
+        return PathLevels(paths.width, counts, (first, *levels.passes), flat, columns, closing)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Hashable, ...]:
         """All that the passes depend on beside their integers."""
-        return self.width, *self.counts, *self.passes[0].sizes
+        return self.width, self.counts, self.passes[0].sizes, self.closing
 
     def over(self, flat: torch.Tensor, columns: int) -> list[PassInputs]:
         """The passes with their integers in this tensor, which whoever writes there changes."""
@@ -95,9 +99,10 @@ class PathLevels:
         ops: Ops,
         token_R: torch.Tensor | None = None,
         limit: int | None = None,
+        prices: torch.Tensor | None = None,
     ) -> FedPaths:
         """Feed the rows, then level after level, in the ``passes`` of :meth:`over`; waits for nothing. ``token_R``: the
-        tokens that logits are of; the first ``limit`` of them are drafted.
+        tokens that logits are of; the first ``limit`` of them are drafted. ``prices``: what :attr:`closing` reads.
         """
         root, *levels = passes
         logits_KR, state_KM = feed(root, None)
@@ -107,6 +112,7 @@ class PathLevels:
         token, parent = list[torch.Tensor](), [torch.full((1,), -1, device=device)]
         ancestor_SX = torch.eye(1, nodes, device=device)
         joint_K, first = torch.zeros(1, dtype=torch.float64, device=device), 0
+        joints, picked = [joint_K], list[torch.Tensor]()
         for inputs, count in zip(levels, self.counts, strict=True):
             logprob_KW, token_KW = tops[-1]
             joint_KW = joint_K[:, None] + logprob_KW.double()
@@ -114,6 +120,8 @@ class PathLevels:
             best_K = joint_KW.flatten().sort(descending=True, stable=True).indices[:count].sort().values
             above_K, size = first + best_K // self.width, len(ancestor_SX)
             joint_K, first = joint_KW.flatten()[best_K], size
+            joints.append(joint_K)
+            picked.append(best_K)
             token.append(token_KW.flatten()[best_K])
             parent.append(above_K)
             own_KX = torch.eye(size + count, nodes, device=device)[size:]
@@ -130,8 +138,11 @@ class PathLevels:
             if state_KM is not None:
                 states.append(state_KM)
             tops.append(self._top(logits_KR, ops, token_R))
-        logprobs, tokens = zip(*tops, strict=True)
-        told = (torch.cat(tokens), torch.cat(logprobs), *token, *parent[1:])
+        logprobs, tokens = (torch.cat(parts) for parts in zip(*tops, strict=True))
+        told = [tokens, logprobs, *token, *parent[1:]]
+        if self.closing is not None and prices is not None:
+            joint_XW = torch.cat(joints)[:, None] + logprobs.double()
+            told.append(self.closing.closed(joint_XW, tokens, picked, ancestor_SX, prices))
         numbers = torch.cat([part.flatten().double() for part in told])
         return FedPaths(torch.cat(logits), torch.cat(states) if states else None, numbers)
 
@@ -148,7 +159,7 @@ class PathLevels:
         nodes = 1 + sum(self.counts)
         tops = 2 * nodes * self.width
         token_XW, logprob_XW = numbers[:tops].view(2, nodes, self.width)
-        token, parent = numbers[tops:].view(2, nodes - 1).long().tolist()
+        token, parent = numbers[tops : tops + 2 * (nodes - 1)].view(2, nodes - 1).long().tolist()
         logprob_XW, token_XW = logprob_XW.float(), token_XW.long()
 
         def logits(own: slice) -> DraftLogits:
@@ -213,17 +224,3 @@ def counts_of(paths: ProbablePaths) -> tuple[int, ...]:
         counts.append(count)
         size += count
     return tuple(counts)
-
-
-def intervals(parent_S: torch.Tensor, ancestor_SS: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pre-order starts and ends of a tree's nodes in the order of creation, as
-    :meth:`~spec_sdk.tree.TreeBuilder.intervals` gives them, on the device.
-
-    ``ancestor_SS`` [i, j]: 1.0 where node j is an ancestor of node i, or i itself.
-    """
-    size_S = ancestor_SS.sum(0)
-    # the subtrees of earlier children of the same parent come before, and so does the parent
-    siblings_SS = (parent_S[:, None] == parent_S).tril(-1)
-    before_S = (siblings_SS * size_S).sum(1) + (parent_S >= 0)
-    start_S = (ancestor_SS * before_S).sum(1)
-    return start_S, start_S + size_S

@@ -25,7 +25,7 @@ from spec_sdk.model.executor import Epilogue, Executor, LogitRows, PassOutput, P
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.runners.sequential import PLAIN, SequentialRunner
 from spec_sdk.ops import DraftLogits, LogitsToCome, host_reads
-from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
+from spec_sdk.ops.grown_paths import ClosedTree, GrownPaths, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
 
@@ -223,19 +223,49 @@ class Session:
         if not (self.one_launch and plain and room and max(prefixes) < self.context):
             return None
         requests = [RequestRows.tree(slot, prefix, [0], [0], [1]) for slot, prefix in zip(slots, prefixes, strict=True)]
-        outputs = self._run("tree", requests, self._plan(self.runner, tuple(taps)), epilogue=epilogue, token_B=token_B)
+        plan = self._plan(self.runner, tuple(taps))
+
+        def fill(inputs: PassInputs) -> None:
+            inputs.token_BN.copy_(token_B.clamp_min(0)[:, None])
+
+        outputs = self._run("tree", requests, plan, epilogue=epilogue, fill=fill)
         self._ahead.update(slots)
         return [self._scores(output) for output in outputs]
 
-    def take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> bool:
-        """What :meth:`score_ahead` scored for these slots, now that what is before it is committed, was these roots.
+    def score_closed(self, slot: int, root: int, closed: ClosedTree, taps: Sequence[int]) -> Scores | None:
+        """:meth:`score` for a tree that the host has not read, whose root is the token ``root``: of all N rows that it
+        may have. Ask :meth:`take_ahead` when it is known.
+
+        None, and nothing done, where more than a plain pass is needed.
+        """
+        if not (self.one_launch and type(self.runner) is SequentialRunner):
+            return None
+        prefix, N = self.length(slot), closed.node_3N.shape[1]
+        # places behind the tree's last node are rows that see the prefix alone, and that no row sees
+        unknown = [0] * N
+        rows = RequestRows.tree(slot, prefix, [root, *unknown[1:]], unknown, unknown)
+
+        def fill(inputs: PassInputs) -> None:
+            token_N, depth_N, end_N = closed.node_3N
+            inputs.token_BN[0, 1:N].copy_(token_N[1:].clamp(0, self.vocabulary - 1))
+            inputs.position_BN[0, :N].add_(depth_N)
+            inputs.key_position_BT[0, :N].add_(depth_N)
+            inputs.key_end_BT[0, :N].copy_(end_N)
+
+        (output,) = self._run("tree", [rows], self._plan(self.runner, tuple(taps)), fill=fill)
+        self._ahead.add(slot)
+        return self._scores(output)
+
+    def take_ahead(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool:
+        """What :meth:`score_ahead` or :meth:`score_closed` scored for these slots, now that what is before it is
+        committed, were these tokens of each.
 
         False, and nothing done, where another pass has written over one of them since.
         """
         if not self._ahead.issuperset(slots):
             return False
         self._ahead.difference_update(slots)
-        self._fed.update((slot, [token]) for slot, token in zip(slots, tokens, strict=True))
+        self._fed.update(zip(slots, tokens, strict=True))
         return True
 
     def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[DraftLogits]:
@@ -388,13 +418,13 @@ class Session:
         plan: PassPlan,
         features: Sequence[torch.Tensor] | None = None,
         epilogue: EpilogueOf | None = None,
-        token_B: torch.Tensor | None = None,
+        fill: Callable[[PassInputs], None] | None = None,
     ) -> list[PassOutput]:
         """The requests' passes, several in one where they are of about one size; an output of B = 1 for each, but for
         what an epilogue made.
 
-        ``features``: of each request [N, F], what its rows are fed besides tokens. ``token_B``: on the device, the
-        tokens of requests of one row each, which are one pass.
+        ``features``: of each request [N, F], what its rows are fed besides tokens. ``fill`` writes to a pass's inputs
+        what only the device knows.
         """
         for request in requests:
             if (largest := max(request.position)) >= self.context:
@@ -418,8 +448,8 @@ class Session:
                 slots=executor.slots_of(max(len(request.key_end) for request in together)),
                 features_BNM=None if features is None else padded([features[i] for i in group], rows),
             )
-            if token_B is not None:
-                inputs.token_BN.copy_(token_B.clamp_min(0)[:, None])
+            if fill is not None:
+                fill(inputs)
             own = plan
             if epilogue is not None:
                 to_come = executor.vocabulary, executor.dtype, executor.device

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.ops import host_reads
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.rows import Shaping
@@ -35,6 +36,40 @@ class PathDraws:
 
 
 @dataclass(frozen=True)
+class ClosedTree:
+    """A token tree on a device, all of it, on its way to the host.
+
+    ``node_3N`` int32, in pre-order: tokens, depths, and ends as :attr:`TokenTree.end_N`. What stands behind the tree's
+    nodes is 0, and so is the root's token, which the host knows. ``numbers``: the same at the end of what is being
+    read.
+    """
+
+    node_3N: torch.Tensor
+    numbers: host_reads.BegunRead
+
+    def is_tree(self, token_N: Sequence[int], depth_N: Sequence[int], end_N: Sequence[int]) -> bool:
+        """Whether it has these nodes, the root's token not compared. Waits for what is being read."""
+        on_host_3N = self.numbers.wait()[-self.node_3N.numel() :].view(self.node_3N.shape)
+        size = int(on_host_3N[2, 0])
+        token, depth, end = on_host_3N[:, :size].long().tolist()
+        return size == len(token_N) and token[1:] == [*token_N[1:]] and depth == [*depth_N] and end == [*end_N]
+
+
+@dataclass(frozen=True)
+class TreeClosing:
+    """Which nodes a tree has when nothing of it is fed any more, for whoever wants it before the host has read it.
+
+    ``most``: of all children that the fed nodes have, the so many most probable; 0: the paths that were picked, and as
+    many children of the last level. ``node_costs``: as of :class:`~spec_sdk.contracts.Budget`; of these nodes the most
+    probable with the largest expected gain. ``tell`` is called with the tree, once, right after the launch.
+    """
+
+    most: int
+    node_costs: tuple[float, ...]
+    tell: Callable[[ClosedTree], None]
+
+
+@dataclass(frozen=True)
 class ProbablePaths:
     """Of every level the ``width`` most probable paths are fed, ``depth`` levels at most, those of the last one not.
 
@@ -42,7 +77,8 @@ class ProbablePaths:
     ``least_reach``: levels that are reached less probably need not be fed; ``most_levels``: nor more than so many.
     ``vocabulary``: the tokens that may be drafted; None: all. ``groups``: of consecutive layers whose attention reads
     one hidden state, the one that enters the group, in the passes of levels; None: of each its own. ``draws``: the one
-    path's tokens are drawn, and how.
+    path's tokens are drawn, and how. ``closing``: the tree is wanted that these levels make; whoever cannot tell it
+    takes no notice.
     """
 
     width: int
@@ -53,6 +89,7 @@ class ProbablePaths:
     vocabulary: int | None = None
     groups: tuple[tuple[int, ...], ...] | None = None
     draws: PathDraws | None = None
+    closing: TreeClosing | None = None
 
     @staticmethod
     def drawn(draws: PathDraws) -> ProbablePaths:

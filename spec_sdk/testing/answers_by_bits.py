@@ -47,7 +47,7 @@ def serve(engine: TokenEngine, prompts: Sequence[Sequence[int]], new_tokens: int
         recorded.stop()
 
 
-HOOKED = ("open", "score", "score_ahead", "take_ahead", "commit")
+HOOKED = ("open", "score", "score_ahead", "score_closed", "take_ahead", "commit")
 
 
 class Recorded:
@@ -85,7 +85,12 @@ class Recorded:
         self._ahead = {slot: each.logits_NV for slot, each in zip(slots, scores or (), strict=False)}
         return scores
 
-    def _take_ahead(self, slots: Sequence[int], tokens: Sequence[int]) -> bool:
+    def _score_closed(self, slot: int, *others: Any) -> Scores | None:
+        scores: Scores | None = type(self._target).score_closed(self._target, slot, *others)
+        self._ahead = {} if scores is None else {slot: scores.logits_NV}
+        return scores
+
+    def _take_ahead(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool:
         taken: bool = type(self._target).take_ahead(self._target, slots, tokens)
         if taken:
             self._logits = {slot: self._ahead[slot] for slot in slots}

@@ -24,10 +24,11 @@ from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.executor import PassOutput
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.kv_cache import KVCache
-from spec_sdk.model.path_levels import counts_of, intervals
+from spec_sdk.model.path_levels import counts_of
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.model.tree_intervals import intervals
 from spec_sdk.ops import Ops, host_reads
 from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
 from spec_sdk.registry import Registry

@@ -192,7 +192,7 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
     Mutant(
         "growths: one of its own keeps what its base says of paths",
         "spec_sdk/contracts/growth.py",
-        'for described in ("fixed_shape", "kept_paths")',
+        'for described in ("fixed_shape", "kept_paths", "most_offered")',
         'for described in ("fixed_shape",)',
         ("tests/losslessness/test_growth_conformance.py",),
     ),

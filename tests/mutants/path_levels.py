@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 LEVELS, GRAPHS = "spec_sdk/model/path_levels.py", "spec_sdk/model/graph_executor.py"
+INTERVALS_OF = "spec_sdk/model/tree_intervals.py"
 HEAD = "plugins/backends/spec_sdk_backends/fused_head.py"
 OF_LEVELS, OF_HEAD = "tests/model/test_path_levels.py", "tests/kernels/test_fused_head.py"
 INTERVALS = f"{OF_LEVELS}::test_intervals_are_those_of_the_host"
@@ -16,7 +17,7 @@ FUSED = f"{OF_HEAD}::test_passes_over_one_row_over_few_and_over_more[eagle3]"
 PATH_LEVELS = (
     Mutant(
         "path levels: later siblings come before",
-        LEVELS,
+        INTERVALS_OF,
         ".tril(-1)",
         ".triu(1)",
         (INTERVALS,),

@@ -57,6 +57,7 @@ from tests.mutants.serving import SERVING
 from tests.mutants.speech import SPEECH
 from tests.mutants.sweeps import SWEEPS
 from tests.mutants.training import TRAINING
+from tests.mutants.trees_ahead import TREES_AHEAD
 from tests.mutants.ttnn import TTNN
 from tests.mutants.ttnn_attention import TTNN_ATTENTION
 from tests.mutants.verifiers import VERIFIERS
@@ -77,6 +78,7 @@ LISTS = (
     MODEL,
     GPU_GRAPHS,
     PATH_LEVELS,
+    TREES_AHEAD,
     DETERMINISTIC_CUDA,
     LAYER_KINDS,
     FAMILIES,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Drafter, Policy, RequestState, SamplingParams
+from spec_sdk.contracts import Drafter, Policy, RequestState, SamplingParams, Verifier
 from spec_sdk.engine.pass_ahead import PassAhead
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.graph_executor import GraphExecutor
@@ -41,13 +41,16 @@ class Served:
         monkeypatch: pytest.MonkeyPatch,
         drafter: Drafter | None = None,
         policy: Policy | None = None,
+        verifier: Verifier | None = None,
+        params: SamplingParams = GREEDY,
     ) -> None:
         decoder = load_decoder(RandomWeights(TINY, 0), torch.device("cpu"), torch.float32)
         self.ops = StaticOps()
         executor = GraphExecutor(decoder, self.ops, repeated) if captured else TorchExecutor(decoder, self.ops)
         self.session = Session(executor, SequentialRunner())
         drafter, policy = drafter or NoDraft(None, MODELS), policy or FixedPolicy(FixedConfig())
-        self.scheduler = Scheduler(self.session, drafter, Greedy(None), policy, slots)
+        self.scheduler = Scheduler(self.session, drafter, verifier or Greedy(None), policy, slots)
+        self.params = params
         self.emit: Callable[[dict[str, Any]], None] = lambda event: None
         self.tokens: dict[int, list[int]] = {}
         self.reasons: dict[int, str] = {}
@@ -73,7 +76,7 @@ class Served:
                 tokens=list(prompt),
                 prompt_length=len(prompt),
                 max_new_tokens=new_tokens,
-                sampler=reference_sampler(GREEDY),
+                sampler=reference_sampler(self.params),
                 rng=torch.Generator().manual_seed(0),
                 stop_ids=frozenset(stop_ids),
                 id=number,

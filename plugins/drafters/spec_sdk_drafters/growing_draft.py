@@ -55,18 +55,26 @@ class GrowingDraft:
         """
         return of_request(self.request.id, self._advance, logits)
 
+    def end(self) -> bool:
+        """Feed nothing of what is asked for, as if it were not worth its price; whether more is asked for nonetheless.
+        If not, the tree is closed.
+        """
+        return of_request(self.request.id, self._advance, DraftLogits.over_all(torch.empty(0, self._vocabulary)))
+
     def _advance(self, logits: DraftLogits | None) -> bool:
         try:
             if logits is None:
                 self.asked = next(self._growing)
-            else:
+            elif len(logits):
                 self.levels += 1
                 self._fed, self._latest = self.tree.size, self._penalised(logits)
                 self.asked = self._growing.send(self._latest)
+            else:
+                self.asked = self._growing.send(logits)
             if self.asked < 1:
                 raise self._asked_for_nothing()
-            if self._reach() < self.level_cost:
-                self.asked = self._growing.send(DraftLogits.over_all(torch.empty(0, self._vocabulary)))
+            if (logits is None or len(logits)) and self._reach() < self.level_cost:
+                return self.end()
         except StopIteration as done:
             self.closed = worth_its_price(done.value, self._node_costs)
             return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request, TreeShape
@@ -14,7 +15,7 @@ from spec_sdk.errors import of_request
 from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
-from spec_sdk.ops.grown_paths import GrownPaths, PathDraws, ProbablePaths
+from spec_sdk.ops.grown_paths import ClosedTree, GrownPaths, PathDraws, ProbablePaths, TreeClosing
 from spec_sdk.plugin import not_inherited
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -58,6 +59,9 @@ class GrowingDrafter(Drafter):
         # that were fed of a slot's tree before
         self._levels: dict[int, int] = {}
         self._tries: dict[int, Tries] = {}
+        # nodes of a slot's tree before
+        self._sizes: dict[int, int] = {}
+        self._told = False
 
     @property
     def drafts_at_once(self) -> bool:
@@ -108,6 +112,8 @@ class GrowingDrafter(Drafter):
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
         self.before_growing(requests)
+        self._told = False
+        budgets = [self._with_room(*case) for case in zip(requests, budgets, strict=True)]
         depths = [min(budget.depth, self.room(request)) for request, budget in zip(requests, budgets, strict=True)]
         able = [i for i, depth in enumerate(depths) if depth >= 1]
         drafts: dict[int, GrowingDraft] = {}
@@ -139,6 +145,7 @@ class GrowingDrafter(Drafter):
             levels = self.session.grow(slots, grown, [draft.asked for draft in asking])
             asking = advanced(asking, [logits.within(self.vocabulary) for logits in levels])
         self._levels.update((draft.request.slot, draft.levels) for draft in drafts.values())
+        self._sizes.update((draft.request.slot, draft.closed.size) for draft in drafts.values())
         return [
             drafts[i].closed if i in drafts else TokenTree.root_only(request.pending_token)
             for i, request in enumerate(requests)
@@ -161,7 +168,7 @@ class GrowingDrafter(Drafter):
             last = self._levels.get(request.slot) if budget.level_cost else None
             most_levels = None if last is None else last + 1
             paths = ProbablePaths(width, depth, budget.nodes, budget.level_cost, most_levels, self.vocabulary)
-            return self.grown_paths(request, paths)
+            return self.grown_paths(request, replace(paths, closing=self._closing(request, budget)))
         shape, recipe = self.growth.fixed_shape(depth, budget.nodes, request), request.sampler.recipe
         if shape is None or shape.draw_temperature is None or max(shape.widths) > 1:
             return None
@@ -175,9 +182,28 @@ class GrowingDrafter(Drafter):
             request.rng.set_state(state)
         return grown
 
+    def _with_room(self, request: Request, budget: Budget) -> Budget:
+        """Where a pass over the tree may begin before it is read, it is over as many rows as the tree may have: under
+        prices not many more than the tree before had, of which most would be left out.
+        """
+        last = self._sizes.get(request.slot)
+        if self.tree_told is None or last is None:
+            return budget
+        return replace(budget, node_costs=budget.node_costs[: 1 << last.bit_length()])
+
+    def _closing(self, request: Request, budget: Budget) -> TreeClosing | None:
+        """How the tree is closed, where that is wanted before it is read."""
+        most = None if self.tree_told is None else self.growth.most_offered(request)
+        return None if most is None else TreeClosing(most, budget.node_costs, self._tell)
+
+    def _tell(self, closed: ClosedTree) -> None:
+        if self.tree_told is not None:
+            self._told = True
+            self.tree_told(closed)
+
     def _follow(self, draft: GrowingDraft, grown: GrownPaths) -> bool:
         """Let a tree grow with the levels that were fed for it, as long as it asks for just these; whether it asks for
-        more.
+        more. Where the target has begun with it, the tree ends with these.
         """
         nodes, asks = 0, draft.advance(None)
         for level in grown.levels:
@@ -185,6 +211,9 @@ class GrowingDrafter(Drafter):
                 break
             nodes += len(level.token_K)
             asks = draft.advance(level.logits.within(self.vocabulary))
+        else:
+            if asks and self._told:
+                asks = draft.end()
         self.keep_grown(draft.request, draft.tree, nodes)
         return asks
 
@@ -243,5 +272,6 @@ class GrowingDrafter(Drafter):
             self._drafts.pop(request.slot, None)
             self._levels.pop(request.slot, None)
             self._tries.pop(request.slot, None)
+            self._sizes.pop(request.slot, None)
             if self.session.context_vocabulary is not None:
                 self.session.context_vocabulary.forget(request.slot)

@@ -52,6 +52,9 @@ class AutoGrowth(Growth):
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)
         return self.config.width if children == "top_k" else None
 
+    def most_offered(self, request: Request) -> int | None:
+        return 0
+
     def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
         width = self.config.width
         children = children_of(self.config.children, request.sampler.greedy, self.branches, prunes=False)

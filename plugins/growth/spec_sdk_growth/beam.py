@@ -36,6 +36,9 @@ class BeamGrowth(MostProbableGrowth):
     def kept_paths(self, request: Request) -> int | None:
         return self.width_if_chosen(request)
 
+    def most_offered(self, request: Request) -> int | None:
+        return 0
+
     def grow_chosen(self, fed: TreeBuilder, root: DraftLogits, depth: int, drafter: str) -> Growing:
         return grow_beam(fed, root, depth, self.config.width, drafter)
 

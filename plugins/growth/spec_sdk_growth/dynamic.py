@@ -40,6 +40,9 @@ class DynamicGrowth(MostProbableGrowth):
     def kept_paths(self, request: Request) -> int | None:
         return self.width_if_chosen(request)
 
+    def most_offered(self, request: Request) -> int | None:
+        return self.config.max_nodes
+
     def grow_chosen(self, fed: TreeBuilder, root: DraftLogits, depth: int, drafter: str) -> Growing:
         width, max_nodes = self.config.width, self.config.max_nodes
         levels = yield from grow_levels(fed, root, depth, width, drafter)

@@ -33,7 +33,8 @@ class MostProbableGrowth(Growth):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        not_inherited(cls, "kept_paths", Growth.kept_paths, ["grow_chosen"])
+        for described in ("kept_paths", "most_offered"):
+            not_inherited(cls, described, getattr(Growth, described), ["grow_chosen"])
 
     @property
     def branches(self) -> bool:

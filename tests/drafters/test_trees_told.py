@@ -1,0 +1,185 @@
+"""A tree that the device has closed before it is read is the one that is proposed, under all growths and prices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spec_sdk.contracts import Budget, Drafter
+from spec_sdk.model.graph_executor import GraphExecutor
+from spec_sdk.ops import host_reads
+from spec_sdk.ops.grown_paths import ClosedTree
+from spec_sdk.registry import Registry
+from spec_sdk.testing import StaticOps, repeated
+from spec_sdk_drafters.growing_drafter import GrowingDrafter
+from tests.draft_heads.test_drafter import SIZES, Served
+from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_heads import write_eagle3
+from tests.support.tiny_models import TinyModels
+
+BEAM = {"growth": "beam", "width": 3}
+DYNAMIC = {"growth": "dynamic", "width": 3, "max_nodes": 8}
+CHEAP = tuple(0.0011 * n for n in range(40))
+DEAR = (0.0, 0.0265, 0.0515, 0.0752, 0.0762, 0.0775, 0.079, 0.081, 0.083, 0.2)
+CASES: dict[str, tuple[dict[str, Any], Budget]] = {
+    "beam": (BEAM, Budget(4)),
+    "beam, few nodes": (BEAM, Budget(4, 8)),
+    "auto": ({"width": 4, "children": "top_k"}, Budget(3)),
+    "chain": ({"growth": "beam", "width": 1, "children": "top_k"}, Budget(4, level_cost=1e-9)),
+    "one level": (DYNAMIC, Budget(1)),
+    "dynamic": (DYNAMIC, Budget(4)),
+    "dynamic, few nodes": (DYNAMIC, Budget(4, 6)),
+    "more than are offered": ({**DYNAMIC, "max_nodes": 60}, Budget(3)),
+    "levels at a price": ({**DYNAMIC, "max_nodes": 20}, Budget(4, level_cost=0.0042)),
+    "beam, levels at a price": (BEAM, Budget(4, level_cost=0.0042)),
+    "cheap nodes": (DYNAMIC, Budget(4, node_costs=CHEAP)),
+    "dear nodes": (DYNAMIC, Budget(4, node_costs=DEAR)),
+    "beam, all at a price": (BEAM, Budget(4, 9, node_costs=CHEAP, level_cost=0.0042)),
+    "all at a price": ({**DYNAMIC, "max_nodes": 20}, Budget(5, 16, node_costs=CHEAP, level_cost=0.0042)),
+    "no node is worth its price": (DYNAMIC, Budget(3, node_costs=(0.0, 5.0, 9.0))),
+}
+
+
+def made(name: str, options: dict[str, Any], models: TinyModels) -> GrowingDrafter:
+    plugin: Any
+    plugin, config = Registry.discover().configure("drafter", {"name": name, **options})
+    drafter = plugin(config, models)
+    assert isinstance(drafter, GrowingDrafter)
+    return drafter
+
+
+def draft_model(options: dict[str, Any]) -> GrowingDrafter:
+    models = TinyModels()
+    executor = GraphExecutor(tiny_decoder("smollm", 1), StaticOps(), repeated)
+    models._draft = replace(models._draft, executor=executor)
+    return made("draft_model", options, models)
+
+
+def head_in(directory: Path) -> Callable[[dict[str, Any]], GrowingDrafter]:
+    checkpoint = write_eagle3(directory, SIZES, eagle_aux_hidden_state_layer_ids=[1, 3, 5])
+
+    def make(options: dict[str, Any]) -> GrowingDrafter:
+        models = TinyModels()
+        models.ops = StaticOps()
+        models.ops.capture = repeated
+        return made("eagle", {"checkpoint": str(checkpoint), **options}, models)
+
+    return make
+
+
+def check_told(drafter: GrowingDrafter, budget: Budget, cycles: int = 8) -> list[int]:
+    """The sizes of trees that were told as they are proposed, in cycles with random verdicts."""
+    served, told, sizes = Served(drafter, [4, 8, 15, 16, 23], 3), list[ClosedTree](), list[int]()
+    drafter.tree_told = told.append
+    for _ in range(cycles):
+        tree = served.cycle(budget)
+        closed = told.pop()
+        assert not told
+        assert closed.is_tree(tree.token_N, tree.depth_N, tree.end_N)
+        behind_3N = closed.node_3N[:, tree.size :]
+        assert not behind_3N.any(), "places behind it hold nothing"
+        # and it looks at every node
+        for name in ("token_N", "depth_N", "end_N"):
+            arrays = {key: [*getattr(tree, key)] for key in ("token_N", "depth_N", "end_N")}
+            arrays[name][-1] += 1
+            assert not closed.is_tree(**arrays) or tree.size == 1 and name == "token_N"
+        sizes.append(tree.size)
+    return sizes
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", CASES)
+def test_of_a_draft_model(case: str) -> None:
+    options, budget = CASES[case]
+    sizes = check_told(draft_model(options), budget)
+    if case == "no node is worth its price":
+        assert set(sizes) == {1}
+    elif budget.level_cost or budget.node_costs:
+        assert case == "chain" or len(set(sizes)) > 1, sizes
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", ["beam", "dynamic", "all at a price"])
+def test_of_a_head(case: str, tmp_path: Path) -> None:
+    """Whose tokens are not numbered as the target's are."""
+    options, budget = CASES[case]
+    check_told(head_in(tmp_path)(options), budget)
+
+
+@torch.no_grad()
+def test_nothing_is_told_that_nobody_wants() -> None:
+    def refuse(closed: ClosedTree) -> None:
+        raise AssertionError("told")
+
+    assert Drafter.tree_told is None
+    for options, tells in ((DYNAMIC, False), ({"growth": "static", "widths": [2, 2], "children": "top_k"}, True)):
+        drafter = draft_model(options)
+        served = Served(drafter, [4, 8, 15], 3)
+        # a tree of one shape is drafted behind its root
+        drafter.tree_told = refuse if tells else None
+        assert served.cycle(Budget(3)).size > 1
+
+
+@torch.no_grad()
+def test_under_prices_the_next_tree_has_room_for_twice_as_many_nodes() -> None:
+    drafter = draft_model({**DYNAMIC, "max_nodes": 30, "width": 4})
+    served, told = Served(drafter, [4, 8, 15, 16, 23], 3), list[ClosedTree]()
+    drafter.tree_told = told.append
+    served.cycle(Budget(4, node_costs=DEAR))
+    for budget in (Budget(4, node_costs=(0.0,) * 64), Budget(4, node_costs=(0.0,) * 64)):
+        last = drafter._sizes[0]
+        tree = served.cycle(budget)
+        rows = told[-1].node_3N.shape[1]
+        assert last < rows <= 2 * last and tree.size <= rows
+    assert told[0].node_3N.shape[1] <= len(DEAR)
+    drafter.finish([served.request.view])
+    assert not drafter._sizes
+
+
+@torch.no_grad()
+def test_prices_may_change() -> None:
+    """One capture serves them: they are read when it runs."""
+    drafter = draft_model({**DYNAMIC, "max_nodes": 9})
+    served, told, sizes = Served(drafter, [4, 8, 15, 16, 23], 3), list[ClosedTree](), list[int]()
+    drafter.tree_told = told.append
+    executor = drafter.session.executor  # type: ignore[attr-defined]
+    captures = list[int]()
+    for scale in (1.0, 0.0, 30.0, 1.0, 0.5):
+        costs = tuple(scale * cost for cost in CHEAP[:4])
+        tree = served.cycle(Budget(3, level_cost=1e-9, node_costs=costs))
+        assert told[-1].is_tree(tree.token_N, tree.depth_N, tree.end_N)
+        sizes.append(tree.size)
+        captures.append(executor.captures)
+    assert {2, 4} <= set(sizes)
+    assert len(set(captures[2:])) == 1
+
+
+@torch.no_grad()
+def test_it_is_told_before_it_is_read() -> None:
+    drafter, reads = draft_model(DYNAMIC), list[int]()
+    drafter.tree_told = lambda closed: reads.append(host_reads.total())
+    served = Served(drafter, [4, 8, 15, 16, 23], 3)
+    before = host_reads.total()
+    served.cycle(Budget(4))
+    assert reads == [before] and host_reads.total() == before + 1
+
+
+@torch.no_grad()
+def test_a_level_more_than_was_fed_ends_the_tree() -> None:
+    """Under prices a level more is fed than the tree before had; what asks for a second one is told of none."""
+    dear, free = Budget(5, level_cost=0.5), Budget(5, level_cost=1e-12)
+    depths = list[list[int]]()
+    for tells in (True, False):
+        drafter, told = draft_model({**BEAM, "children": "top_k"}), list[ClosedTree]()
+        drafter.tree_told = told.append if tells else None
+        served = Served(drafter, [4, 8, 15, 16, 23], 3)
+        trees = [served.cycle(budget) for budget in (dear, free, free, free)]
+        depths.append([tree.depth for tree in trees])
+        for closed, tree in zip(told, trees, strict=False):
+            assert closed.is_tree(tree.token_N, tree.depth_N, tree.end_N)
+    assert depths == [[1, 2, 3, 4], [1, 5, 5, 5]]

@@ -1,0 +1,188 @@
+"""Passes over trees that nobody has read yet, wrong where an answer would differ, or where they would be of no use."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+CLOSING, SESSION = "spec_sdk/model/tree_closing.py", "spec_sdk/model/session.py"
+GRAPHS, ENGINE = "spec_sdk/model/graph_executor.py", "spec_sdk/engine/tree_ahead.py"
+GROWN, DRAFTER = "spec_sdk/ops/grown_paths.py", "plugins/drafters/spec_sdk_drafters/growing_drafter.py"
+TOLD = "tests/drafters/test_trees_told.py"
+AHEAD = "tests/engine/test_tree_ahead.py"
+SAME = f"{AHEAD}::test_answers_and_states_are_those_of_passes_behind_the_read[greedy]"
+
+
+def told(case: str) -> tuple[str]:
+    return (f"{TOLD}::test_of_a_draft_model[{case}]",)
+
+
+TREES_AHEAD = (
+    Mutant(
+        "trees ahead: of a last level all children are picked",
+        CLOSING,
+        "last = min(paths.width, (paths.nodes - size) // (paths.depth - len(counts)))",
+        "last = paths.width * counts[-1] if counts else paths.width",
+        told("beam"),
+    ),
+    Mutant(
+        "trees ahead: picked children compete",
+        CLOSING,
+        "offered_C = offered_C & picked_C",
+        "offered_C = offered_C | picked_C",
+        told("beam"),
+    ),
+    Mutant(
+        "trees ahead: levels have no price",
+        CLOSING,
+        ".exp().sum(0, keepdim=True) < least)",
+        ".exp().sum(0, keepdim=True) < 0 * least)",
+        told("levels at a price"),
+    ),
+    Mutant(
+        "trees ahead: nodes have no price",
+        CLOSING,
+        "cumsum(0) - cost_M",
+        "cumsum(0) - 0 * cost_M",
+        told("dear nodes"),
+    ),
+    Mutant(
+        "trees ahead: the least probable are kept",
+        CLOSING,
+        "ordered = joint_C.sort(descending=True, stable=True)",
+        "ordered = (-joint_C).sort(descending=True, stable=True)",
+        told("dynamic"),
+    ),
+    Mutant(
+        "trees ahead: nodes in the order of their probability",
+        CLOSING,
+        "torch.where(number_M < kept, order_M, X * W).sort().values",
+        "torch.where(number_M < kept, order_M, X * W)",
+        told("dynamic"),
+    ),
+    Mutant(
+        "trees ahead: nodes in the order of creation",
+        CLOSING,
+        "place_N = torch.where(live_N, start_N.long(), self.most + 1)",
+        "place_N = torch.where(live_N, torch.arange(len(live_N)), self.most + 1)",
+        told("dynamic"),
+    ),
+    Mutant(
+        "trees ahead: a fed child is nobody's ancestor",
+        CLOSING,
+        "ancestor_NN[1:, 1:] += of_parent_MX[:, fed_C[source_M]]",
+        "ancestor_NN[1:, 1:] += 0 * of_parent_MX[:, fed_C[source_M]]",
+        told("dynamic"),
+    ),
+    Mutant(
+        "trees ahead: places behind the tree hold something",
+        CLOSING,
+        "closed.scatter_(1, place_N.expand(3, -1), node_3N)[:, :-1]",
+        "closed.add_(1).scatter_(1, place_N.expand(3, -1), node_3N)[:, :-1]",
+        told("dear nodes"),
+    ),
+    Mutant(
+        "trees ahead: prices are those of the capture",
+        GRAPHS,
+        "upload(prices, captured.prices)",
+        "upload(captured.prices, captured.prices)",
+        (f"{TOLD}::test_prices_may_change",),
+    ),
+    Mutant(
+        "trees ahead: the target is told of a tree that is read",
+        GRAPHS,
+        "reading = host_reads.begin(made.numbers)",
+        "reading = host_reads.begin(host_reads.read(made.numbers)[0])",
+        (f"{TOLD}::test_it_is_told_before_it_is_read",),
+    ),
+    Mutant(
+        "trees ahead: the tree goes on behind what was told",
+        DRAFTER,
+        "            if asks and self._told:\n",
+        "            if asks and not self._told:\n",
+        (f"{TOLD}::test_a_level_more_than_was_fed_ends_the_tree",),
+    ),
+    Mutant(
+        "trees ahead: as many rows as prices",
+        DRAFTER,
+        "budget.node_costs[: 1 << last.bit_length()]",
+        "budget.node_costs[: 64 << last.bit_length()]",
+        (f"{TOLD}::test_under_prices_the_next_tree_has_room_for_twice_as_many_nodes",),
+    ),
+    Mutant(
+        "trees ahead: other trees are taken for the one",
+        GROWN,
+        "token[1:] == [*token_N[1:]] and",
+        "len(token) == len(token_N) and",
+        told("dynamic"),
+    ),
+    Mutant(
+        "trees ahead: all rows lie at the root's place",
+        SESSION,
+        "inputs.position_BN[0, :N].add_(depth_N)",
+        "inputs.position_BN[0, :N].add_(0 * depth_N)",
+        (SAME,),
+    ),
+    Mutant(
+        "trees ahead: nobody sees anybody",
+        SESSION,
+        "inputs.key_end_BT[0, :N].copy_(end_N)",
+        "inputs.key_end_BT[0, :N].copy_(0 * end_N)",
+        (SAME,),
+    ),
+    Mutant(
+        "trees ahead: windows look at the root's place",
+        SESSION,
+        "inputs.key_position_BT[0, :N].add_(depth_N)",
+        "inputs.key_position_BT[0, :N].add_(0 * depth_N)",
+        (f"{AHEAD}::test_a_closed_tree_is_scored_as_the_tree_itself[mistral_sliding]",),
+    ),
+    Mutant(
+        "trees ahead: a token that the target lacks",
+        SESSION,
+        ".copy_(token_N[1:].clamp(0, self.vocabulary - 1))",
+        ".copy_(token_N[1:])",
+        (f"{AHEAD}::test_a_token_that_the_target_lacks_breaks_nothing",),
+    ),
+    Mutant(
+        "trees ahead: any tree is handed out",
+        ENGINE,
+        "return same and self._target",
+        "return self._target",
+        (f"{AHEAD}::test_a_pass_over_another_tree_is_made_again",),
+    ),
+    Mutant(
+        "trees ahead: a pass that was written over is handed out",
+        ENGINE,
+        "return same and self._target.take_ahead([slot], [tree.token_N])",
+        "return (self._target.take_ahead([slot], [tree.token_N]) or True) and same",
+        (f"{AHEAD}::test_a_pass_that_was_written_over_is_made_again",),
+    ),
+    Mutant(
+        "trees ahead: rows behind the tree are told of",
+        ENGINE,
+        "logits_NV=scores.logits_NV[:size]",
+        "logits_NV=scores.logits_NV",
+        (f"{AHEAD}::test_scores_are_of_the_tree_alone",),
+    ),
+    Mutant(
+        "trees ahead: each of several requests has a pass",
+        ENGINE,
+        "asked if len(asked) == len(turns) == 1 else (None,)",
+        "asked[:1]",
+        (f"{AHEAD}::test_several_requests_share_a_pass_behind_the_read",),
+    ),
+    Mutant(
+        "trees ahead: the last cycle's tree may be told of",
+        ENGINE,
+        "            self._drafter.tree_told = None\n",
+        "            pass\n",
+        (f"{AHEAD}::test_a_drafter_that_fails_behind_it",),
+    ),
+    Mutant(
+        "trees ahead: the pass is a part of drafting",
+        "spec_sdk/engine/scheduler.py",
+        "            marks[1] = launched.began\n",
+        "            marks[1] = launched.ended\n",
+        (f"{AHEAD}::test_the_pass_is_no_part_of_drafting",),
+    ),
+)
