@@ -15,7 +15,7 @@ from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend, Suitability
 from spec_sdk.contracts.constraint import Constraint, Matcher, OnlyTokens, SuppressedTokens
 from spec_sdk.contracts.diagnosis import Finding, SelfTest
-from spec_sdk.contracts.drafter import Drafter, Hidden
+from spec_sdk.contracts.drafter import Drafter, Hidden, TreeTold
 from spec_sdk.contracts.growth import Growing, Growth
 from spec_sdk.contracts.policy import CostSource, Policy
 from spec_sdk.contracts.predictor import Predictor
@@ -30,6 +30,7 @@ from spec_sdk.model.draft_levels import TreeShape
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.grown_paths import (
+    ClosedTree,
     GrownLevel,
     GrownPaths,
     OutputRows,
@@ -37,6 +38,7 @@ from spec_sdk.ops.grown_paths import (
     ProbablePaths,
     RowsToCommit,
     ToppedLogits,
+    TreeClosing,
 )
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.top_tokens import TopTokens
@@ -62,6 +64,7 @@ __all__ = [
     "BlockRunner",
     "Budget",
     "Cache",
+    "ClosedTree",
     "Constraint",
     "CostCurve",
     "CostSource",
@@ -109,7 +112,9 @@ __all__ = [
     "Task",
     "TopTokens",
     "ToppedLogits",
+    "TreeClosing",
     "TreeShape",
+    "TreeTold",
     "Verdict",
     "Verifier",
     "option",

@@ -17,11 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
-from spec_sdk.ops import Ops
+from spec_sdk.ops import Ops, host_reads
+from spec_sdk.ops.grown_paths import ClosedTree
 from spec_sdk.ops.inversion import draw_rows
 from spec_sdk.ops.kept_tokens import NUMBERS, filters, kept
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows, placed_in
+from spec_sdk.ops.uploads import to_device
 from spec_sdk.tree import TreeBuilder
 
 
@@ -49,6 +52,19 @@ def levels_of(widths: tuple[int, ...]) -> tuple[Level, ...]:
     return tuple(levels)
 
 
+@functools.lru_cache(maxsize=256)
+def nodes_of(widths: tuple[int, ...]) -> torch.Tensor:
+    """Of all nodes but the root, in pre-order, which one it is in the order of creation, its depth and its end
+    [3, X], int32.
+    """
+    tree, frontier = TreeBuilder(0), [0]
+    for width in widths:
+        frontier = [tree.add(parent, token, "chosen") for parent in frontier for token in range(width)]
+    built = tree.build()
+    created = sorted(range(1, tree.size), key=lambda node: built.preorder[node])
+    return torch.tensor([[node - 1 for node in created], built.tree.depth_N[1:], built.tree.end_N[1:]]).int()
+
+
 @dataclass(frozen=True)
 class TreeShape:
     """The shape of a tree that is known before anything is drafted.
@@ -69,6 +85,14 @@ class TreeShape:
     def nodes(self) -> tuple[int, ...]:
         """How many there are of each level below the root."""
         return tuple(itertools.accumulate(self.widths, operator.mul))
+
+    def closed(self, token_X: torch.Tensor) -> ClosedTree:
+        """The whole tree with these tokens, level by level, which may be on a device."""
+        order_X, depth_X, end_X = to_device(nodes_of(self.widths), token_X.device)
+        node_3X = torch.stack((token_X.int()[order_X], depth_X, end_X))
+        node_3N = F.pad(node_3X, (1, 0))
+        node_3N[2, 0] = node_3N.shape[1]
+        return ClosedTree(node_3N, host_reads.begin(node_3N.flatten()))
 
 
 @dataclass(frozen=True)

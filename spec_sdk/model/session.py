@@ -289,6 +289,7 @@ class Session:
         roots: Sequence[DraftLogits],
         limit: int,
         draws: Sequence[Sequence[float]] = (),
+        tell: Callable[[ClosedTree], None] | None = None,
     ) -> list[list[DraftedLevel]] | None:
         """Trees of one shape behind each slot's committed tokens, all levels as one launch, with one read: of every
         request its levels. None where that cannot be; nothing is done then.
@@ -296,7 +297,8 @@ class Session:
         Tokens from ``limit`` on are not drafted. ``roots``: the logits that :meth:`feed` gave, K = 1. ``draws``: where
         children are drawn, each request's random numbers, one for each node, level by level, and then the numbers of
         its sampling (:func:`~spec_sdk.ops.kept_tokens.numbers_of`).
-        All levels but the last are fed, as by :meth:`grow`; nothing is committed.
+        All levels but the last are fed, as by :meth:`grow`; nothing is committed. ``tell``, of one request's tree, is
+        called with it right after the launch.
         """
         reduced, tokens = roots[0].token_R is not None, roots[0].logits_KR.shape[-1]
         if not self.one_launch or len(shape.widths) < 2 or max(shape.widths) > min(limit, tokens):
@@ -313,10 +315,12 @@ class Session:
         if drafted is None:
             return None
         values, token_BX = drafted
-        if shape.drawn:
-            (token_BX,) = host_reads.read(token_BX)
-        else:
-            values, token_BX = host_reads.read(values, token_BX)
+        # before anything that is launched behind the levels, which need not be waited for
+        reading = [host_reads.begin(part) for part in ((token_BX,) if shape.drawn else (token_BX, values))]
+        if tell is not None:
+            tell(shape.closed(token_BX[0]))
+        token_BX, *on_host = host_reads.read(*reading)
+        values = values if shape.drawn else on_host[0]
         fed = sum(inputs.width for inputs in levels.inputs)
         self._fed.update((slot, token_X[:fed].tolist()) for slot, token_X in zip(slots, token_BX, strict=True))
         return [levels.split(*of_request) for of_request in zip(values, token_BX, strict=True)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Hidden, RequestState, SamplingParams
+from spec_sdk.contracts import Budget, Drafter, Hidden, RequestState, Sampler, SamplingParams
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.model import session as sessions
@@ -96,9 +96,10 @@ def test_conformance(head: str, options: str, heads: dict[str, Path], scale: Cal
 class Served:
     """A request whose target says after every cycle which path it accepts, at random."""
 
-    def __init__(self, drafter: Drafter, tokens: list[int], seed: int) -> None:
+    def __init__(self, drafter: Drafter, tokens: list[int], seed: int, sampler: Sampler | None = None) -> None:
         self.drafter, self.target, self.choose = drafter, target_session(), random.Random(seed)
-        self.request = request_for(tokens, ReferenceSampler(None, SamplingParams(temperature=1.0)), seed)
+        sampler = sampler or ReferenceSampler(None, SamplingParams(temperature=1.0))
+        self.request = request_for(tokens, sampler, seed)
         hidden = self.target.prefill(0, tokens[:-1], drafter.taps)
         drafter.start([self.request.view], [hidden])
 

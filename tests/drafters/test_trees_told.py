@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter
+from spec_sdk.contracts import Budget, Drafter, SamplingParams
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.ops import host_reads
 from spec_sdk.ops.grown_paths import ClosedTree
 from spec_sdk.registry import Registry
 from spec_sdk.testing import StaticOps, repeated
 from spec_sdk_drafters.growing_drafter import GrowingDrafter
+from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from tests.draft_heads.test_drafter import SIZES, Served
 from tests.support.tiny_decoder import tiny_decoder
 from tests.support.tiny_heads import write_eagle3
@@ -41,6 +42,10 @@ CASES: dict[str, tuple[dict[str, Any], Budget]] = {
     "dear nodes": (DYNAMIC, Budget(4, node_costs=DEAR)),
     "beam, all at a price": (BEAM, Budget(4, 9, node_costs=CHEAP, level_cost=0.0042)),
     "all at a price": ({**DYNAMIC, "max_nodes": 20}, Budget(5, 16, node_costs=CHEAP, level_cost=0.0042)),
+    "a chain at once": ({"growth": "beam", "width": 1, "children": "top_k"}, Budget(4)),
+    "a drawn chain": ({"growth": "beam", "width": 1}, Budget(4, node_costs=DEAR, level_cost=0.5)),
+    "drawn paths": ({"width": 3}, Budget(3)),
+    "a drawn tree": ({"growth": "static", "widths": [2, 3, 1]}, Budget(3)),
     "no node is worth its price": (DYNAMIC, Budget(3, node_costs=(0.0, 5.0, 9.0))),
 }
 
@@ -74,7 +79,8 @@ def head_in(directory: Path) -> Callable[[dict[str, Any]], GrowingDrafter]:
 
 def check_told(drafter: GrowingDrafter, budget: Budget, cycles: int = 8) -> list[int]:
     """The sizes of trees that were told as they are proposed, in cycles with random verdicts."""
-    served, told, sizes = Served(drafter, [4, 8, 15, 16, 23], 3), list[ClosedTree](), list[int]()
+    sampler = ExactSampler(ExactConfig(), SamplingParams(temperature=1.0))
+    served, told, sizes = Served(drafter, [4, 8, 15, 16, 23], 3, sampler), list[ClosedTree](), list[int]()
     drafter.tree_told = told.append
     for _ in range(cycles):
         tree = served.cycle(budget)
@@ -100,7 +106,7 @@ def test_of_a_draft_model(case: str) -> None:
     if case == "no node is worth its price":
         assert set(sizes) == {1}
     elif budget.level_cost or budget.node_costs:
-        assert case == "chain" or len(set(sizes)) > 1, sizes
+        assert "chain" in case or len(set(sizes)) > 1, sizes
 
 
 @torch.no_grad()
@@ -112,17 +118,29 @@ def test_of_a_head(case: str, tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_nothing_is_told_that_nobody_wants() -> None:
+@pytest.mark.parametrize(
+    ("options", "budget"),
+    [
+        ({"growth": "static", "widths": [2, 2], "children": "top_k"}, Budget(3)),
+        ({"growth": "dynamic", "width": 1, "max_nodes": 2}, Budget(3)),
+        ({"growth": "beam", "width": 1, "children": "top_k"}, Budget(3, node_costs=CHEAP)),
+    ],
+    ids=["static", "a chain is cut", "a chain at a price"],
+)
+def test_a_tree_that_may_be_cut_on_the_host_is_not_told(options: dict[str, Any], budget: Budget) -> None:
     def refuse(closed: ClosedTree) -> None:
         raise AssertionError("told")
 
     assert Drafter.tree_told is None
-    for options, tells in ((DYNAMIC, False), ({"growth": "static", "widths": [2, 2], "children": "top_k"}, True)):
-        drafter = draft_model(options)
-        served = Served(drafter, [4, 8, 15], 3)
-        # a tree of one shape is drafted behind its root
-        drafter.tree_told = refuse if tells else None
-        assert served.cycle(Budget(3)).size > 1
+    drafter = draft_model(options)
+    drafter.tree_told = refuse
+    Served(drafter, [4, 8, 15], 3).cycle(budget)
+
+
+@torch.no_grad()
+def test_nothing_is_told_where_nobody_asks() -> None:
+    for options in (DYNAMIC, {"width": 3}):
+        assert Served(draft_model(options), [4, 8, 15], 3).cycle(Budget(3)).size > 1
 
 
 @torch.no_grad()

@@ -173,9 +173,13 @@ def test_a_closed_tree_is_scored_as_the_tree_itself(name: str) -> None:
     builder = TreeBuilder(7)
     for parent, token in ((0, 9), (0, 4), (1, 9), (3, 2), (2, 8), (3, 30), (6, 31)):
         builder.add(parent, token, "chosen")
+    # deeper than a window
+    node = 5
+    for token in range(40, 68):
+        node = builder.add(node, token, "chosen")
     tree = builder.build().tree
     (expected,) = session.score([0], [tree], (1,))
-    for places in (tree.size, 13, 16):
+    for places in (tree.size, 45, 64):
         found = session.score_closed(0, 7, closed_of(tree, places), (1,))
         assert found is not None and len(found.logits_NV) == places
         check_near(found.logits_NV[: tree.size], expected.logits_NV)
@@ -214,6 +218,21 @@ def test_several_requests_share_a_pass_behind_the_read(run: Run, handed: list[Tr
     eager, ahead = run(False, requests=2), run(True, requests=2)
     assert ahead.tokens == eager.tokens
     assert len(handed) < len(states_of(eager)) // 4
+
+
+class OfTheFirst(Policy):
+    """Grants the first request drafts, and the second one none."""
+
+    name = "of_the_first"
+
+    def budget(self, request: Request) -> Budget:
+        return Budget(0 if request.id else DEPTH)
+
+
+def test_one_that_drafts_beside_one_that_does_not(run: Run, handed: list[TreeAhead]) -> None:
+    eager, ahead = (run(captured, policy=OfTheFirst(None), requests=2) for captured in (False, True))
+    assert ahead.tokens == eager.tokens
+    assert len(handed) < 4 and all(each.taken for each in handed)
 
 
 class Another(Noting):

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spec_sdk.contracts import Budget, DraftLogits
+from spec_sdk.contracts import Budget, DraftLogits, SamplingParams
 from spec_sdk.model.draft_heads.head_choices import HeadChoices
 from spec_sdk.model.draft_heads.loading import EAGLE_HEADS, load_head
 from spec_sdk.model.draft_heads.opening import open_draft_head
@@ -35,6 +35,7 @@ from spec_sdk.registry import Registry
 from spec_sdk.testing import StaticOps, repeated
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.beam import grow_beam
+from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from tests.draft_heads.test_drafter import Served
 from tests.support.grown_trees import Fed, FedLevel, fed_to_both, keep_a_path, level_by_level
 from tests.support.near import check_near
@@ -234,8 +235,10 @@ def test_unusable_logits_are_left_to_the_growth() -> None:
         ({"growth": "beam", "width": 1, "children": "top_k"}, 1e-4, True, False),
         ({"growth": "beam", "width": 1, "children": "top_k"}, 0.0, False, True),
         ({"growth": "static", "widths": [2, 1], "children": "top_k"}, 0.0, False, True),
+        # what is drawn does not end for its price
+        ({"growth": "beam", "width": 1}, 1e-4, False, True),
     ],
-    ids=["beam", "dynamic", "priced chain", "chain", "static"],
+    ids=["beam", "dynamic", "priced chain", "chain", "static", "drawn chain"],
 )
 def test_a_drafter_drafts_the_same(
     options: dict[str, Any], level_cost: float, grown: bool, levels: bool, monkeypatch: pytest.MonkeyPatch
@@ -258,7 +261,7 @@ def test_a_drafter_drafts_the_same(
             return found
 
         monkeypatch.setattr(GraphExecutor, name, counted)
-    served = []
+    served, sampler = [], ExactSampler(ExactConfig(), SamplingParams(temperature=1.0))
     for captured in (True, False):
         models = TinyModels()
         decoder, ops = tiny_decoder("smollm", 1), StaticOps()
@@ -266,7 +269,7 @@ def test_a_drafter_drafts_the_same(
         models._draft = replace(models._draft, executor=executor)
         plugin: Any
         plugin, config = Registry.discover().configure("drafter", {"name": "draft_model", **options})
-        served.append(Served(plugin(config, models), [4, 8, 15, 16], 3))
+        served.append(Served(plugin(config, models), [4, 8, 15, 16], 3, sampler))
     for _ in range(6):
         one, other = (each.cycle(Budget(3, level_cost=level_cost)) for each in served)
         assert one.size > 1 and (one.token_N, one.parent_N) == (other.token_N, other.parent_N)

@@ -52,8 +52,8 @@ GPU_GRAPHS = (
     Mutant(
         "steps ahead: the states that a drafter taps are forgotten",
         "spec_sdk/model/session.py",
-        "self._plan(self.runner, tuple(taps)), epilogue=epilogue, token_B=token_B)",
-        "self._plan(self.runner), epilogue=epilogue, token_B=token_B)",
+        "requests, plan, epilogue=epilogue, fill=fill)",
+        "requests, self._plan(self.runner), epilogue=epilogue, fill=fill)",
         (f"{OF_AHEAD}::test_where_drafting_has_paused",),
     ),
     Mutant(

@@ -88,7 +88,7 @@ PATH_LEVELS = (
     Mutant(
         "path levels: whatever may be drafted at once is not grown",
         "plugins/drafters/spec_sdk_drafters/growing_drafter.py",
-        "if known and self.growth.fixed_shape(depth, budget.nodes, request) is not None:",
+        "if self._known_shape(request, budget, depth) is not None:",
         "if self.drafts_at_once:",
         (DRAFTED,),
     ),

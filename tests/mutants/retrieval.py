@@ -261,7 +261,7 @@ RETRIEVAL = (
     Mutant(
         "growing: a level is fed whatever it costs",
         GROWING,
-        "if self._reach() < self.level_cost:",
+        "if (logits is None or len(logits)) and self._reach() < self.level_cost:",
         "if False:",
         (f"{OF_MIXED}::test_a_level_that_is_not_worth_its_time_is_not_drafted",),
     ),

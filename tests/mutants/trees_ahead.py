@@ -57,7 +57,7 @@ TREES_AHEAD = (
         CLOSING,
         "torch.where(number_M < kept, order_M, X * W).sort().values",
         "torch.where(number_M < kept, order_M, X * W)",
-        told("dynamic"),
+        told("beam"),
     ),
     Mutant(
         "trees ahead: nodes in the order of creation",
@@ -169,7 +169,7 @@ TREES_AHEAD = (
         ENGINE,
         "asked if len(asked) == len(turns) == 1 else (None,)",
         "asked[:1]",
-        (f"{AHEAD}::test_several_requests_share_a_pass_behind_the_read",),
+        (f"{AHEAD}::test_one_that_drafts_beside_one_that_does_not",),
     ),
     Mutant(
         "trees ahead: the last cycle's tree may be told of",
@@ -184,5 +184,26 @@ TREES_AHEAD = (
         "            marks[1] = launched.began\n",
         "            marks[1] = launched.ended\n",
         (f"{AHEAD}::test_the_pass_is_no_part_of_drafting",),
+    ),
+    Mutant(
+        "trees ahead: a tree of one shape lies in the order of creation",
+        "spec_sdk/model/draft_levels.py",
+        "torch.stack((token_X.int()[order_X], depth_X, end_X))",
+        "torch.stack((token_X.int(), depth_X, end_X))",
+        told("a drawn tree"),
+    ),
+    Mutant(
+        "trees ahead: a tree that the host cuts is told of whole",
+        DRAFTER,
+        "return shape.drawn or self.growth.most_offered(request) == 0 and not budget.node_costs",
+        "return shape.drawn or self.growth.most_offered(request) == 0",
+        (f"{TOLD}::test_a_tree_that_may_be_cut_on_the_host_is_not_told",),
+    ),
+    Mutant(
+        "draft levels: a price ends what is drawn",
+        DRAFTER,
+        "if shape.drawn else not budget.level_cost)",
+        "if shape.drawn and not budget.level_cost else not budget.level_cost)",
+        ("tests/model/test_path_levels.py::test_a_drafter_drafts_the_same[drawn chain]",),
     ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk.contracts import BlockRunner, DraftLogits, Hidden, Request, TreeShape, option
+from spec_sdk.contracts import BlockRunner, DraftLogits, Hidden, Request, TreeShape, TreeTold, option
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
@@ -97,9 +97,10 @@ class DraftModelDrafter(GrowingDrafter):
         shape: TreeShape,
         roots: Sequence[DraftLogits],
         draws: Sequence[Sequence[float]],
+        tell: TreeTold | None,
     ) -> list[list[DraftedLevel]] | None:
         slots = [request.slot for request in requests]
-        return self.session.draft_levels(slots, shape, roots, self.vocabulary, draws)
+        return self.session.draft_levels(slots, shape, roots, self.vocabulary, draws, tell)
 
     @property
     def grows_paths(self) -> bool:

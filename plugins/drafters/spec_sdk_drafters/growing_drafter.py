@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request, TreeShape
+from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request, TreeShape, TreeTold
 from spec_sdk.errors import of_request
 from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel
@@ -74,10 +74,11 @@ class GrowingDrafter(Drafter):
         shape: TreeShape,
         roots: Sequence[DraftLogits],
         draws: Sequence[Sequence[float]],
+        tell: TreeTold | None,
     ) -> list[list[DraftedLevel]] | None:
         """All levels of trees of one shape, of each request, from the logits of its root; None, the default, where the
         model is fed level by level. ``draws``: of each request, where children are drawn, a random number for each
-        node, level by level, and the numbers of its sampling.
+        node, level by level, and the numbers of its sampling. ``tell``: given the one request's tree before it is read.
         """
         return None
 
@@ -158,8 +159,7 @@ class GrowingDrafter(Drafter):
         if len(able) != 1 or not self.grows_paths or requests[able[0]].changes_logits:
             return None
         request, budget, depth = requests[able[0]], budgets[able[0]], depths[able[0]]
-        known = self.drafts_at_once and not budget.level_cost
-        if known and self.growth.fixed_shape(depth, budget.nodes, request) is not None:
+        if self._known_shape(request, budget, depth) is not None:
             # all of its levels are drafted behind the root
             return None
         width = self.growth.kept_paths(request)
@@ -224,17 +224,12 @@ class GrowingDrafter(Drafter):
         depths: Sequence[int],
         roots: Mapping[int, DraftLogits],
     ) -> dict[int, tuple[list[DraftedLevel], list[DraftLogits]]]:
-        """By the number of a request the levels of its tree, and as a growth is given them, where these need nothing of
-        the host between them: the shape is fixed, logits are not changed, and no level ends for its price. Requests of
-        one shape share a launch.
+        """By the number of a request the levels of its tree, and as a growth is given them, where these are of a known
+        shape. Requests of one shape share a launch.
         """
         alike: dict[TreeShape, list[int]] = {}
         for i in roots if self.drafts_at_once else ():
-            request, budget = requests[i], budgets[i]
-            if not (request.changes_logits or budget.level_cost):
-                shape = self.growth.fixed_shape(depths[i], budget.nodes, request)
-                if shape is None or shape.drawn and not self._draws_at_once(shape, request):
-                    continue
+            if (shape := self._known_shape(requests[i], budgets[i], depths[i])) is not None:
                 alike.setdefault(shape, []).append(i)
         known: dict[int, tuple[list[DraftedLevel], list[DraftLogits]]] = {}
         for shape, index in alike.items():
@@ -242,7 +237,8 @@ class GrowingDrafter(Drafter):
             drawing = together if shape.drawn else []
             states = [request.rng.get_state() for request in drawing]
             draws = [draws_of(request, sum(shape.nodes)) for request in drawing]
-            drafted = self.levels_at_once(together, shape, [roots[i] for i in index], draws)
+            tell = self._tell if self._keeps_all(requests[index[0]], budgets[index[0]], shape) else None
+            drafted = self.levels_at_once(together, shape, [roots[i] for i in index], draws, tell)
             if drafted is not None:
                 for i, levels in zip(index, drafted, strict=True):
                     if (logits := of_request(requests[i].id, self._known_logits, levels)) is not None:
@@ -254,6 +250,23 @@ class GrowingDrafter(Drafter):
                 if i not in known:
                     requests[i].rng.set_state(state)
         return known
+
+    def _known_shape(self, request: Request, budget: Budget, depth: int) -> TreeShape | None:
+        """The shape of a tree whose levels need nothing of the host between them: it is fixed, logits are not changed,
+        and no level ends for its price, as drawn ones never do.
+        """
+        if not self.drafts_at_once or request.changes_logits:
+            return None
+        shape = self.growth.fixed_shape(depth, budget.nodes, request)
+        if shape is None or not (self._draws_at_once(shape, request) if shape.drawn else not budget.level_cost):
+            return None
+        return shape
+
+    def _keeps_all(self, request: Request, budget: Budget, shape: TreeShape) -> bool:
+        """Whether a tree that is wanted before it is read has all nodes of its shape."""
+        if self.tree_told is None:
+            return False
+        return shape.drawn or self.growth.most_offered(request) == 0 and not budget.node_costs
 
     def _draws_at_once(self, shape: TreeShape, request: Request) -> bool:
         return draws_at_once(shape, request) and self._tries.setdefault(request.slot, Tries()).pay
