@@ -6,8 +6,9 @@
 Passes are computed on the CPU, and that time is left out; instead a pretended device is busy for ``--pass-ms`` with
 each pass, in their order, and whoever reads from it waits until it has come so far. What a cycle takes beyond its pass
 is then the host's part that no pass hides: verdict, commit, events, text, the next draft, the next pass's inputs.
-Measured are the default model, read as :meth:`Engine.stream` gives it, and a tiny one with the engine's loop alone
-under trees that cost nothing to draft. Python is timed where it runs: caches that a GPU's host would keep
+Measured are the default model, read as :meth:`Engine.stream` gives it; a tiny one with the engine's loop alone
+under trees that cost nothing to draft; and tiny ones whose draft model or head is on the device too, where coins accept
+four of five drafted tokens. Python is timed where it runs: caches that a GPU's host would keep
 warm are cold here behind every pass of the default model.
 
 ``--before``: an earlier commit, checked out into a worktree of git's; both take turns, a process each. Writes
@@ -17,24 +18,32 @@ results/host_time.json.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
+from benchmarks.gpu.random_head import read_by_head, write_random_head
 from benchmarks.gpu.random_model import Model, cycles
+from benchmarks.gpu.speedups import PIPELINES as SPEEDUPS
+from benchmarks.gpu.speedups import by_coins, model_of
 from benchmarks.places import RESULTS
 from spec_sdk import Engine
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import random_decoder
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import run_script
+from spec_sdk.contracts import Verifier
+from spec_sdk.model.draft_heads.head import CapturedHeadExecutor, DraftHeadExecutor
 from spec_sdk.model.executor import PassOutput
 from spec_sdk.model.graph_executor import GraphExecutor, changed, tensors_of_output
 from spec_sdk.model.session import Session
@@ -51,19 +60,22 @@ PIPELINES: dict[str, tuple[str, Sequence[str]]] = {
 }
 PROMPT = "Write a Python class for a stack with push, pop and peek, then one for a queue with the same methods."
 TREES = (1, 8, 64)
+ACCEPTED = 0.8
 WARM_UP = 8
 """Cycles before the first that counts."""
 
 
 class PretendedDevice(StepClock):
-    """Makes passes one after the other, in ``pass_s`` seconds each. Its clock stands still while the CPU computes them.
+    """Makes passes one after the other, in ``pass_s`` seconds each, or so many of their own. Its clock stands still
+    while the CPU computes them.
 
-    ``waited_s``: what readers waited for it. ``passes``: how many it was given.
+    ``waited_s``: what readers waited for it. ``passes``: how many it was given, which take ``passes_s`` seconds.
     """
 
     def __init__(self, pass_s: float) -> None:
         self.pass_s = pass_s
         self.passes = 0
+        self.passes_s = 0.0
         self.waited_s = 0.0
         self._computing_s = 0.0
         self._busy_until = 0.0
@@ -78,8 +90,11 @@ class PretendedDevice(StepClock):
     def seconds(self, first: float, last: float) -> float:
         return last - first
 
-    def capture(self, run: Callable[[], PassOutput]) -> tuple[Callable[[], object], PassOutput]:
-        """A :data:`~spec_sdk.model.graph_executor.Capture` whose passes it is busy with."""
+    def capture(
+        self, run: Callable[[], PassOutput], own_s: float | None = None
+    ) -> tuple[Callable[[], object], PassOutput]:
+        """A :data:`~spec_sdk.model.graph_executor.Capture` whose passes it is busy with, for ``own_s`` seconds each."""
+        pass_s = self.pass_s if own_s is None else own_s
         output = changed(run(), torch.clone)
 
         def replay() -> None:
@@ -87,8 +102,9 @@ class PretendedDevice(StepClock):
             following = iter(tensors_of_output(run()))
             changed(output, lambda place: place.copy_(next(following)))
             self._computing_s += time.perf_counter() - began
-            self._busy_until = self.mark() + self.pass_s
+            self._busy_until = self.mark() + pass_s
             self.passes += 1
+            self.passes_s += pass_s
 
         return replay, output
 
@@ -126,7 +142,7 @@ def timed(device: PretendedDevice, steps: Iterator[Sequence[int]], most: int) ->
     for _ in range(WARM_UP):
         next(steps)
     device.wait()
-    began, passes, count, tokens = device.now, device.passes, 0, 0
+    began, passes, passes_s, count, tokens = device.now, device.passes, device.passes_s, 0, 0
     for new in steps:
         count += 1
         tokens += len(new)
@@ -134,7 +150,7 @@ def timed(device: PretendedDevice, steps: Iterator[Sequence[int]], most: int) ->
             break
     device.wait()
     seconds, made = device.now - began, device.passes - passes
-    host_s = seconds - made * device.pass_s
+    host_s = seconds - (device.passes_s - passes_s)
     return {"steps": count, "passes": made, "host_us": 1e6 * host_s / count, "token_ms": 1e3 * seconds / tokens}
 
 
@@ -167,10 +183,41 @@ def of_pipeline(name: str, pass_s: float, most: int) -> dict[str, float]:
     return timed(device, (part.tokens for part in engine.stream(PROMPT, max_new_tokens=most)), most)
 
 
+def of_drafter(name: str, pass_s: float, draft_s: float, most: int) -> dict[str, float]:
+    """An answer of a tiny model whose drafter's passes, or trees at once, take the device ``draft_s`` each."""
+    device = PretendedDevice(pass_s)
+    device.is_read()
+    cpu, (pipeline, *own) = torch.device("cpu"), SPEEDUPS[name]
+    model = model_of("tiny", cpu, torch.float32)
+    with tempfile.TemporaryDirectory(prefix="spec-sdk-") as directory:
+        write_random_head(Path(directory), "tiny", cpu, torch.float32)
+        head = [f"drafter.checkpoint={directory}", f"drafter.target_layers={read_by_head('tiny')}"]
+        overrides = [*own, *(head if pipeline.startswith("eagle") else ()), "model.dtype=float32"]
+        engine = Engine.from_pipeline(pipeline, target=model, draft=model, overrides=overrides)
+    tokens, of_draft = engine.pipeline.engine, functools.partial(device.capture, own_s=draft_s)
+    session: Any = tokens.drafter.session  # type: ignore[attr-defined]
+    for each, capture in ((tokens.target, device.capture), (session, of_draft)):
+        executor = each.executor
+        captured = (
+            CapturedHeadExecutor(executor.head, executor.ops, capture)
+            if isinstance(executor, DraftHeadExecutor)
+            else GraphExecutor(executor.decoder, executor.ops, capture)
+        )
+        each.executor, each.cache = captured, captured.new_cache()
+    tokens.scheduler._clock = device
+    prompt, room = " ".join(f"w{token}" for token in range(1, 64)), 8 * (most + WARM_UP)
+    with mock.patch.object(Verifier, "decided", by_coins(ACCEPTED, 0)):
+        list(engine.stream(prompt, max_new_tokens=room, ignore_eos=True))
+        parts = engine.stream(prompt, max_new_tokens=room, ignore_eos=True)
+        return timed(device, (part.tokens for part in parts), most)
+
+
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     pass_s = 1e-3 * options.pass_ms
     found = {f"tree of {nodes}": of_tree(nodes, pass_s, options.steps) for nodes in TREES}
+    draft_s = 1e-3 * options.draft_ms
+    found |= {f"{name}, on the device": of_drafter(name, pass_s, draft_s, options.steps) for name in SPEEDUPS}
     return found | {name: of_pipeline(name, pass_s, options.steps) for name in PIPELINES}
 
 
@@ -179,7 +226,8 @@ def compared(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     # an earlier commit, whose process runs this script too, need not have it
     from benchmarks.support.earlier_commit import by_turns, this_tree_and
 
-    arguments = [__file__, "--worker", f"--pass-ms={options.pass_ms}", f"--steps={options.steps}"]
+    arguments = [__file__, "--worker", f"--pass-ms={options.pass_ms}", f"--draft-ms={options.draft_ms}"]
+    arguments.append(f"--steps={options.steps}")
     with this_tree_and(options.before) as trees:
         return by_turns(trees, options.rounds, arguments)
 
@@ -192,6 +240,7 @@ def run(options: argparse.Namespace) -> int:
     report = {
         **device_facts(torch.device("cpu")),
         "pass_ms": options.pass_ms,
+        "draft_ms": options.draft_ms,
         "before": options.before,
         "cases": {
             case: {
@@ -214,6 +263,7 @@ def run(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pass-ms", type=float, default=4.4, help="what the pretended device takes for a pass")
+    parser.add_argument("--draft-ms", type=float, default=1.8, help="what it takes for a draft's pass or whole tree")
     parser.add_argument("--steps", type=int, default=200, help="that are timed of each case, at most")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each commit, by turns")
     parser.add_argument("--before", help="an earlier commit to measure beside this tree")

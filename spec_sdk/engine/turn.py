@@ -21,6 +21,7 @@ from spec_sdk.model.block_runner import AttentionReport
 from spec_sdk.model.session import Scores
 from spec_sdk.ops import PendingDecision, TopTokens
 from spec_sdk.ops.draws import PART
+from spec_sdk.ops.uploads import numbers_on
 from spec_sdk.tree import TokenTree
 
 Emit = Callable[[dict[str, Any]], None]
@@ -205,7 +206,11 @@ class Turn:
         hidden, rows = self.scores.hidden, self.rows
         if rows == [*range(len(rows))]:
             return {layer: h_NM[: len(rows)].clone() for layer, h_NM in hidden.items()}
-        return {layer: h_NM[rows] for layer, h_NM in hidden.items()}
+        if not hidden:
+            return {}
+        # one upload for all layers
+        index_N = numbers_on(next(iter(hidden.values())).device, rows)
+        return {layer: h_NM.index_select(0, index_N.to(h_NM.device)) for layer, h_NM in hidden.items()}
 
 
 def going_on(turns: Sequence[Turn]) -> list[Turn]:

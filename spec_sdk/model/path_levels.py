@@ -75,13 +75,10 @@ class PathLevels:
     @staticmethod
     def of(rows: RowsToCommit, paths: ProbablePaths, padded_rows: int) -> PathLevels:
         """The pass over the rows has ``padded_rows``."""
-        counts, behind = counts_of(paths), rows.prefix + len(rows.tokens)
-        root = RequestRows.chain(rows.slot, rows.prefix, rows.tokens)
-        first, levels = PassInputs.of("chain", [root], CPU, padded_rows, padded_rows), LevelNumbers.of(counts)
-        assert first.flat is not None
-        flat = torch.cat((first.flat, levels.at(rows.slot, behind)))
-        columns, closing = behind + sum(counts), ClosingRule.of(paths, counts)
-        return PathLevels(paths.width, counts, (first, *levels.passes), flat, columns, closing)
+        counts, fed = counts_of(paths), len(rows.tokens)
+        numbers, columns = PassNumbers.of(fed, padded_rows, counts), rows.prefix + fed + sum(counts)
+        closing = ClosingRule.of(paths, counts)
+        return PathLevels(paths.width, counts, numbers.passes, numbers.at(rows), columns, closing)
 
     @property
     def shape(self) -> tuple[Hashable, ...]:
@@ -175,8 +172,10 @@ class PathLevels:
 
 
 @dataclass(frozen=True)
-class LevelNumbers:
-    """The integers of the passes over levels of so many nodes: ``base``, with the slot and the prefix times these."""
+class PassNumbers:
+    """The integers of the passes over so many rows and over the levels behind them: ``base``, with the slot and the
+    prefix times these, and the rows' tokens in front.
+    """
 
     passes: tuple[PassInputs, ...]
     base: torch.Tensor
@@ -184,27 +183,30 @@ class LevelNumbers:
     per_prefix: torch.Tensor
 
     @staticmethod
-    @functools.lru_cache(maxsize=128)
-    def of(counts: tuple[int, ...]) -> LevelNumbers:
-        passes, base = level_passes(counts, 0, 0)
-        per_slot, per_prefix = (level_passes(counts, *at)[1] - base for at in ((1, 0), (0, 1)))
-        return LevelNumbers(passes, base, per_slot, per_prefix)
+    @functools.lru_cache(maxsize=512)
+    def of(fed: int, padded_rows: int, counts: tuple[int, ...]) -> PassNumbers:
+        passes, base = passes_of(fed, padded_rows, counts, 0, 0)
+        per_slot, per_prefix = (passes_of(fed, padded_rows, counts, *at)[1] - base for at in ((1, 0), (0, 1)))
+        return PassNumbers(passes, base, per_slot, per_prefix)
 
-    def at(self, slot: int, prefix: int) -> torch.Tensor:
-        return self.base + slot * self.per_slot + prefix * self.per_prefix
+    def at(self, rows: RowsToCommit) -> torch.Tensor:
+        numbers = self.base + rows.slot * self.per_slot + rows.prefix * self.per_prefix
+        numbers[: len(rows.tokens)] = torch.tensor(rows.tokens, dtype=torch.int32)
+        return numbers
 
 
-def level_passes(counts: tuple[int, ...], slot: int, prefix: int) -> tuple[tuple[PassInputs, ...], torch.Tensor]:
-    """The passes that feed levels of so many nodes, and their integers."""
-    depth_S, passes, numbers = [0], list[PassInputs](), [torch.zeros(0, dtype=torch.int32)]
+def passes_of(
+    fed: int, padded_rows: int, counts: tuple[int, ...], slot: int, prefix: int
+) -> tuple[tuple[PassInputs, ...], torch.Tensor]:
+    """The passes that feed so many rows and then levels of so many nodes, and their integers; no tokens are known."""
+    root = RequestRows.chain(slot, prefix, [0] * fed)
+    depth_S, passes = [0], [PassInputs.of("chain", [root], CPU, padded_rows, padded_rows)]
     for level, count in enumerate(counts, start=1):
         depth_S += [level] * count
         unknown = [0] * len(depth_S)
-        rows = RequestRows.growing(slot, prefix, unknown, depth_S, unknown, unknown, count)
+        rows = RequestRows.growing(slot, prefix + fed, unknown, depth_S, unknown, unknown, count)
         passes.append(PassInputs.of("growing", [rows], CPU))
-        assert passes[-1].flat is not None
-        numbers.append(passes[-1].flat)
-    return tuple(passes), torch.cat(numbers)
+    return tuple(passes), torch.cat([inputs.flat for inputs in passes if inputs.flat is not None])
 
 
 def counts_of(paths: ProbablePaths) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ PATH_LEVELS = (
     Mutant(
         "path levels: positions are counted from the text's start",
         LEVELS,
-        "prefix * self.per_prefix",
+        "rows.prefix * self.per_prefix",
         "0 * self.per_prefix",
         (f"{OF_A_MODEL}[plain]",),
     ),
