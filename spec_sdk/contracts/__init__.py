@@ -15,7 +15,7 @@ from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend, Suitability
 from spec_sdk.contracts.constraint import Constraint, Matcher, OnlyTokens, SuppressedTokens
 from spec_sdk.contracts.diagnosis import Finding, SelfTest
-from spec_sdk.contracts.drafter import Drafter, Hidden, TreeTold
+from spec_sdk.contracts.drafter import Drafter, Hidden, TreesTold
 from spec_sdk.contracts.growth import Growing, Growth
 from spec_sdk.contracts.policy import CostSource, Policy
 from spec_sdk.contracts.predictor import Predictor
@@ -30,7 +30,7 @@ from spec_sdk.model.draft_levels import TreeShape
 from spec_sdk.model.executor import Cache, Executor, PassOutput, PassPlan
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.grown_paths import (
-    ClosedTree,
+    ClosedTrees,
     GrownLevel,
     GrownPaths,
     OutputRows,
@@ -64,7 +64,7 @@ __all__ = [
     "BlockRunner",
     "Budget",
     "Cache",
-    "ClosedTree",
+    "ClosedTrees",
     "Constraint",
     "CostCurve",
     "CostSource",
@@ -114,7 +114,7 @@ __all__ = [
     "ToppedLogits",
     "TreeClosing",
     "TreeShape",
-    "TreeTold",
+    "TreesTold",
     "Verdict",
     "Verifier",
     "option",

@@ -16,7 +16,7 @@ from spec_sdk.errors import of_request
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
 from spec_sdk.ops import TopTokens
-from spec_sdk.ops.grown_paths import ClosedTree
+from spec_sdk.ops.grown_paths import ClosedTrees
 from spec_sdk.plugin import Plugin
 from spec_sdk.tree import TokenTree
 
@@ -24,8 +24,8 @@ Hidden = Mapping[int, torch.Tensor]
 """Layer → hidden states, a row per token."""
 
 
-TreeTold = Callable[[ClosedTree], None]
-"""Takes a request's tree that the host has not read."""
+TreesTold = Callable[[ClosedTrees], None]
+"""Takes requests' trees that the host has not read."""
 
 
 class Drafter(Plugin, ABC):
@@ -59,10 +59,10 @@ class Drafter(Plugin, ABC):
     drafts_ahead: bool = True
     """Whether it can draft behind more tokens than the pending one that the target has made no K and V of yet: those
     that a request's constraint forced. One with ``taps`` is never asked to."""
-    tree_told: TreeTold | None = None
-    """Set by the engine around a :meth:`propose` whose tree it would rather have before the host: a drafter that makes
-    the whole tree on the device calls it, once, with that, before it reads anything, and the target's pass begins. What
-    :meth:`propose` returns is what counts: another tree costs that pass."""
+    trees_told: TreesTold | None = None
+    """Set by the engine around a :meth:`propose` whose trees it would rather have before the host: a drafter that makes
+    the whole trees of all requests on the device calls it, once, with these in their order, before it reads anything,
+    and the target's pass begins. What :meth:`propose` returns is what counts: another tree costs that pass."""
     every_rank: bool = False
     """With several processes: whether it must be made on all of them, since its sessions are spread over them
     (:meth:`Models.session`). Otherwise it is made and asked on the leader alone."""

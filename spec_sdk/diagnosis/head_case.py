@@ -96,7 +96,7 @@ def grown_logits(
             hidden, exact = (
                 each.head.features(dict(zip(each.head.taps, states, strict=True))) for each in (session, in_double)
             )
-            grown = session.feed_pairs_and_grow(0, tokens, hidden, paths)
+            (grown,) = session.feed_pairs_and_grow([0], [tokens], [hidden], [paths])
             if not grown.levels:
                 return None
             expected += [logits.full_KV[0] for logits in in_double.feed_pairs([0], [tokens], [exact])]

@@ -13,7 +13,7 @@ import torch
 from spec_sdk.model.config import EncoderConfig
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import EpilogueOf, Scores
-from spec_sdk.ops.grown_paths import ClosedTree
+from spec_sdk.ops.grown_paths import ClosedTrees
 from spec_sdk.tree import TokenTree
 
 
@@ -56,7 +56,9 @@ class Target(Protocol):
         self, slots: Sequence[int], token_B: torch.Tensor, taps: Sequence[int], epilogue: EpilogueOf
     ) -> list[Scores] | None: ...
 
-    def score_closed(self, slot: int, root: int, closed: ClosedTree, taps: Sequence[int]) -> Scores | None: ...
+    def score_closed(
+        self, slots: Sequence[int], roots: Sequence[int], closed: ClosedTrees, taps: Sequence[int]
+    ) -> list[Scores] | None: ...
 
     def take_ahead(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool: ...
 

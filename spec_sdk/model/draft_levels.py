@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.ops import Ops, host_reads
-from spec_sdk.ops.grown_paths import ClosedTree
+from spec_sdk.ops.grown_paths import ClosedTrees
 from spec_sdk.ops.inversion import draw_rows
 from spec_sdk.ops.kept_tokens import NUMBERS, filters, kept
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows, placed_in
@@ -86,13 +86,13 @@ class TreeShape:
         """How many there are of each level below the root."""
         return tuple(itertools.accumulate(self.widths, operator.mul))
 
-    def closed(self, token_X: torch.Tensor) -> ClosedTree:
-        """The whole tree with these tokens, level by level, which may be on a device."""
-        order_X, depth_X, end_X = to_device(nodes_of(self.widths), token_X.device)
-        node_3X = torch.stack((token_X.int()[order_X], depth_X, end_X))
-        node_3N = F.pad(node_3X, (1, 0))
-        node_3N[2, 0] = node_3N.shape[1]
-        return ClosedTree(node_3N, host_reads.begin(node_3N.flatten()))
+    def closed(self, token_BX: torch.Tensor) -> ClosedTrees:
+        """Whole trees with these tokens, level by level, which may be on a device."""
+        order_X, depth_X, end_X = to_device(nodes_of(self.widths), token_BX.device)
+        known_B2X = torch.stack((depth_X, end_X)).expand(len(token_BX), -1, -1)
+        node_B3N = F.pad(torch.cat((token_BX.int()[:, None, order_X], known_B2X), 1), (1, 0))
+        node_B3N[:, 2, 0] = node_B3N.shape[2]
+        return ClosedTrees(node_B3N, host_reads.begin(node_B3N.flatten(1)))
 
 
 @dataclass(frozen=True)

@@ -172,12 +172,16 @@ class Executor(ABC):
         return False
 
     def grow_paths(
-        self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
-    ) -> GrownPaths | None:
-        """Feed ``rows``, and the levels of the most probable paths behind them, in one call; None, the default, and
-        nothing done, where there is no such call. The cache is reserved for both.
+        self,
+        rows: Sequence[RowsToCommit],
+        cache: Cache,
+        output: OutputRows | None,
+        paths: Sequence[ProbablePaths],
+    ) -> list[GrownPaths] | None:
+        """Feed each request's ``rows``, and the levels of the most probable paths behind them, in one call; None, the
+        default, and nothing done, where there is no such call. The cache is reserved for both.
 
-        ``output``: what gives the logits in place of the model's output head. Commits nothing.
+        ``output``: what gives the logits of one request in place of the model's output head. Commits nothing.
         """
         return None
 

@@ -28,7 +28,7 @@ from spec_sdk.model.runners.sequential import PLAIN
 from spec_sdk.model.torch_executor import TorchExecutor, last_live_row
 from spec_sdk.model.unread_reports import UnreadReports
 from spec_sdk.ops import Ops, host_reads
-from spec_sdk.ops.grown_paths import ClosedTree, GrownPaths, OutputRows, ProbablePaths, RowsToCommit
+from spec_sdk.ops.grown_paths import ClosedTrees, GrownPaths, OutputRows, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.uploads import upload
 from spec_sdk.say import say
@@ -205,43 +205,52 @@ class GraphExecutor(TorchExecutor):
 
     @torch.no_grad()
     def grow_paths(
-        self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
-    ) -> GrownPaths | None:
-        runner, token_R = runner_of_groups(paths.groups), self.decoder.token_R
-        vocabulary = self.vocabulary
+        self,
+        rows: Sequence[RowsToCommit],
+        cache: Cache,
+        output: OutputRows | None,
+        paths: Sequence[ProbablePaths],
+    ) -> list[GrownPaths] | None:
+        first, token_R = paths[0], self.decoder.token_R
+        runner, vocabulary = runner_of_groups(first.groups), self.vocabulary
         if token_R is None:
-            vocabulary = min(vocabulary, paths.vocabulary or vocabulary)
-        limit = vocabulary if token_R is None else len(token_R)
-        taken = runner.capturable and max(len(rows.tokens), paths.most_fed) <= MOST_ROWS and 0 < paths.width <= limit
+            vocabulary = min(vocabulary, first.vocabulary or vocabulary)
+        limit, most_rows = vocabulary if token_R is None else len(token_R), max(len(own.tokens) for own in rows)
+        taken = runner.capturable and max(most_rows, first.most_fed) <= MOST_ROWS and 0 < first.width <= limit
         # a pass says what is wrong with a token that there is not
-        known = min(rows.tokens) >= 0 and max(rows.tokens) < self.config.vocab_size
-        if not (self.one_launch and taken and known) or output is not None or paths.draws is not None:
+        known = all(min(own.tokens) >= 0 and max(own.tokens) < self.config.vocab_size for own in rows)
+        drawn = any(own.draws is not None for own in paths)
+        if not (self.one_launch and taken and known) or output is not None or drawn:
             return None
         assert isinstance(cache, KVCache)
-        padded_rows = max(LEAST_COMMITTED, self.rows_of(len(rows.tokens)))
-        levels, given = PathLevels.of(rows, paths, padded_rows), rows.features_NM
+        padded_rows = max(LEAST_COMMITTED, self.rows_of(most_rows))
+        levels, given = PathLevels.of(rows, paths, padded_rows), [own.features_NM for own in rows]
+        if levels is None:
+            return None
         columns, plan = columns_of(levels.columns, cache), PassPlan(runner)
-        fed = None if given is None else (given.shape[-1], given.dtype)
-        key = "paths", levels.shape, fed, columns, place_of(cache), paths.groups, limit
+        features = [own_NM for own_NM in given if own_NM is not None]
+        fed = None if not features else (features[0].shape[-1], features[0].dtype)
+        key = "paths", levels.shape, fed, columns, place_of(cache), first.groups, limit
         prices = None if levels.closing is None else levels.closing.prices(paths)
         captured: CapturedPaths | None
         captured = self._found(
-            key, cache, lambda: self._capture_paths(levels, cache, plan, columns, given, limit, prices)
+            key, cache, lambda: self._capture_paths(levels, cache, plan, columns, features, limit, prices)
         )
         if captured is None:
             return None
         upload(levels.flat, captured.flat_I)
         if captured.prices is not None and prices is not None:
             upload(prices, captured.prices)
-        if captured.features_BNM is not None and given is not None:
-            captured.features_BNM[0, : len(given)].copy_(given)
+        if captured.features_BNM is not None:
+            for place_NM, own_NM in zip(captured.features_BNM, features, strict=True):
+                place_NM[: len(own_NM)].copy_(own_NM)
         captured.replay()
         # the next pass overwrites them
         made = FedPaths.of(changed(captured.output, torch.clone))
         reading = host_reads.begin(made.numbers)
-        if levels.closing is not None and paths.closing is not None:
-            node_3N = made.numbers[-3 * (levels.closing.most + 1) :].view(3, -1).int()
-            paths.closing.tell(ClosedTree(node_3N, reading))
+        if levels.closing is not None and first.closing is not None:
+            nodes = levels.closing.most + 1
+            first.closing.tell(ClosedTrees(made.numbers[:, -3 * nodes :].view(-1, 3, nodes).int(), reading))
         (numbers,) = host_reads.read(reading)
         return levels.grown(made, numbers, token_R, vocabulary, self.ops)
 
@@ -316,15 +325,15 @@ class GraphExecutor(TorchExecutor):
         cache: KVCache,
         plan: PassPlan,
         columns: int,
-        features_NM: torch.Tensor | None,
+        features: Sequence[torch.Tensor],
         limit: int,
         prices: torch.Tensor | None,
     ) -> CapturedPaths:
-        flat_I, rows = levels.flat.to(self.device), levels.passes[0].width
-        features_BNM = None
-        if features_NM is not None:
-            features_BNM = features_NM.new_zeros((1, rows, features_NM.shape[-1]))
-            features_BNM[0, : len(features_NM)] = features_NM
+        flat_I, features_BNM = levels.flat.to(self.device), None
+        if features:
+            features_BNM = features[0].new_zeros((len(features), levels.passes[0].width, features[0].shape[-1]))
+            for place_NM, own_NM in zip(features_BNM, features, strict=True):
+                place_NM[: len(own_NM)] = own_NM
         on_device = None if prices is None else prices.to(self.device)
         taps = () if self.feeds_children is None else (self.feeds_children[0],)
         # rows that are committed are fed as by any pass
@@ -335,10 +344,10 @@ class GraphExecutor(TorchExecutor):
             inputs = inputs.with_features(features_BNM if is_root else level_features)
             output = TorchExecutor.forward(self, inputs, cache, of_rows if is_root else of_levels)
             if self.feeds_children is None:
-                return output.logits_BNV[0], None
+                return output.logits_BNV, None
             layer, state_of = self.feeds_children
             left_BNM = output.hidden[layer]
-            return output.logits_BNV[0], state_of((last_live_row(left_BNM, inputs) if is_root else left_BNM)[0])
+            return output.logits_BNV, state_of(last_live_row(left_BNM, inputs) if is_root else left_BNM)
 
         def run() -> PassOutput:
             passes = levels.over(flat_I, columns)

@@ -25,7 +25,7 @@ from spec_sdk.model.executor import Epilogue, Executor, LogitRows, PassOutput, P
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.runners.sequential import PLAIN, SequentialRunner
 from spec_sdk.ops import DraftLogits, LogitsToCome, host_reads
-from spec_sdk.ops.grown_paths import ClosedTree, GrownPaths, ProbablePaths, RowsToCommit
+from spec_sdk.ops.grown_paths import ClosedTrees, GrownPaths, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
 
@@ -232,29 +232,33 @@ class Session:
         self._ahead.update(slots)
         return [self._scores(output) for output in outputs]
 
-    def score_closed(self, slot: int, root: int, closed: ClosedTree, taps: Sequence[int]) -> Scores | None:
-        """:meth:`score` for a tree that the host has not read, whose root is the token ``root``: of all N rows that it
-        may have. Ask :meth:`take_ahead` when it is known.
+    def score_closed(
+        self, slots: Sequence[int], roots: Sequence[int], closed: ClosedTrees, taps: Sequence[int]
+    ) -> list[Scores] | None:
+        """:meth:`score` for trees that the host has not read, whose roots are these tokens: of all N rows that each may
+        have. Ask :meth:`take_ahead` when they are known.
 
         None, and nothing done, where more than a plain pass is needed.
         """
         if not (self.one_launch and type(self.runner) is SequentialRunner):
             return None
-        prefix, N = self.length(slot), closed.node_3N.shape[1]
-        # places behind the tree's last node are rows that see the prefix alone, and that no row sees
-        unknown = [0] * N
-        rows = RequestRows.tree(slot, prefix, [root, *unknown[1:]], unknown, unknown)
+        # places behind a tree's last node are rows that see the prefix alone, and that no row sees
+        N, unknown = closed.node_B3N.shape[2], [0] * closed.node_B3N.shape[2]
+        requests = [
+            RequestRows.tree(slot, self.length(slot), [root, *unknown[1:]], unknown, unknown)
+            for slot, root in zip(slots, roots, strict=True)
+        ]
 
         def fill(inputs: PassInputs) -> None:
-            token_N, depth_N, end_N = closed.node_3N
-            inputs.token_BN[0, 1:N].copy_(token_N[1:].clamp(0, self.vocabulary - 1))
-            inputs.position_BN[0, :N].add_(depth_N)
-            inputs.key_position_BT[0, :N].add_(depth_N)
-            inputs.key_end_BT[0, :N].copy_(end_N)
+            token_BN, depth_BN, end_BN = closed.node_B3N.unbind(1)
+            inputs.token_BN[:, 1:N].copy_(token_BN[:, 1:].clamp(0, self.vocabulary - 1))
+            inputs.position_BN[:, :N].add_(depth_BN)
+            inputs.key_position_BT[:, :N].add_(depth_BN)
+            inputs.key_end_BT[:, :N].copy_(end_BN)
 
-        (output,) = self._run("tree", [rows], self._plan(self.runner, tuple(taps)), fill=fill)
-        self._ahead.add(slot)
-        return self._scores(output)
+        outputs = self._run("tree", requests, self._plan(self.runner, tuple(taps)), fill=fill)
+        self._ahead.update(slots)
+        return [self._scores(output) for output in outputs]
 
     def take_ahead(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool:
         """What :meth:`score_ahead` or :meth:`score_closed` scored for these slots, now that what is before it is
@@ -289,7 +293,7 @@ class Session:
         roots: Sequence[DraftLogits],
         limit: int,
         draws: Sequence[Sequence[float]] = (),
-        tell: Callable[[ClosedTree], None] | None = None,
+        tell: Callable[[ClosedTrees], None] | None = None,
     ) -> list[list[DraftedLevel]] | None:
         """Trees of one shape behind each slot's committed tokens, all levels as one launch, with one read: of every
         request its levels. None where that cannot be; nothing is done then.
@@ -297,8 +301,8 @@ class Session:
         Tokens from ``limit`` on are not drafted. ``roots``: the logits that :meth:`feed` gave, K = 1. ``draws``: where
         children are drawn, each request's random numbers, one for each node, level by level, and then the numbers of
         its sampling (:func:`~spec_sdk.ops.kept_tokens.numbers_of`).
-        All levels but the last are fed, as by :meth:`grow`; nothing is committed. ``tell``, of one request's tree, is
-        called with it right after the launch.
+        All levels but the last are fed, as by :meth:`grow`; nothing is committed. ``tell`` is called
+        with the trees right after the launch.
         """
         reduced, tokens = roots[0].token_R is not None, roots[0].logits_KR.shape[-1]
         if not self.one_launch or len(shape.widths) < 2 or max(shape.widths) > min(limit, tokens):
@@ -318,7 +322,7 @@ class Session:
         # before anything that is launched behind the levels, which need not be waited for
         reading = [host_reads.begin(part) for part in ((token_BX,) if shape.drawn else (token_BX, values))]
         if tell is not None:
-            tell(shape.closed(token_BX[0]))
+            tell(shape.closed(token_BX))
         token_BX, *on_host = host_reads.read(*reading)
         values = values if shape.drawn else on_host[0]
         fed = sum(inputs.width for inputs in levels.inputs)
@@ -330,18 +334,22 @@ class Session:
         """Whether :meth:`feed_and_grow` may feed more than its root."""
         return self.executor.grows_paths
 
-    def feed_and_grow(self, slot: int, tokens: Sequence[int], paths: ProbablePaths) -> GrownPaths:
-        """:meth:`feed` for one slot, with the levels of ``paths`` fed besides where that is one call. Tell
+    def feed_and_grow(
+        self, slots: Sequence[int], tokens: Sequence[Sequence[int]], paths: Sequence[ProbablePaths]
+    ) -> list[GrownPaths]:
+        """:meth:`feed`, with the levels of each slot's ``paths`` fed besides where that is one call. Tell
         :meth:`keep_grown` which of them were asked for.
         """
         grown, groups = None, self.runner.attention_groups(self.executor.layers)
         if groups is not None and self._looks_at_logits:
-            rows = RowsToCommit(slot, self.length(slot), self._embedded(tokens))
-            grown = self._grow_paths(rows, replace(paths, groups=groups))
+            rows = [
+                RowsToCommit(slot, self.length(slot), self._embedded(new))
+                for slot, new in zip(slots, tokens, strict=True)
+            ]
+            grown = self._grow_paths(rows, [replace(own, groups=groups) for own in paths])
         if grown is None:
-            (root,) = self.feed([slot], [tokens])
-            return GrownPaths(root)
-        self._keep([slot], [tokens])
+            return [GrownPaths(root) for root in self.feed(slots, tokens)]
+        self._keep(slots, tokens)
         return grown
 
     def keep_grown(self, slot: int, tree: TreeBuilder, nodes: int) -> None:
@@ -349,13 +357,16 @@ class Session:
         if nodes:
             self._fed[slot] = tree.token[1 : 1 + nodes]
 
-    def _grow_paths(self, rows: RowsToCommit, paths: ProbablePaths) -> GrownPaths | None:
-        last = rows.prefix + len(rows.tokens) - 1
-        if not self.grows_paths or last + paths.depth > self.context:
+    def _grow_paths(self, rows: Sequence[RowsToCommit], paths: Sequence[ProbablePaths]) -> list[GrownPaths] | None:
+        context, last = self.context_vocabulary, [own.prefix + len(own.tokens) - 1 for own in rows]
+        deepest = max(place + own.depth for place, own in zip(last, paths, strict=True))
+        # the words of one text are no others' words
+        if not self.grows_paths or deepest > self.context or (context is not None and len(rows) > 1):
             return None
-        self.cache.reserve(rows.slot + 1, last + paths.most_fed)
-        self._ahead.discard(rows.slot)
-        output = None if self.context_vocabulary is None else self.context_vocabulary.output_rows(rows.slot)
+        most = max(place + own.most_fed for place, own in zip(last, paths, strict=True))
+        self.cache.reserve(max(own.slot for own in rows) + 1, most)
+        self._ahead.difference_update(own.slot for own in rows)
+        output = None if context is None else context.output_rows(rows[0].slot)
         return self.executor.grow_paths(rows, self.cache, output, paths)
 
     def draft(

@@ -112,15 +112,21 @@ class TorchExecutor(Executor):
 
     @torch.no_grad()
     def grow_paths(
-        self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
-    ) -> GrownPaths | None:
-        if self._path_grower is None:
+        self,
+        rows: Sequence[RowsToCommit],
+        cache: Cache,
+        output: OutputRows | None,
+        paths: Sequence[ProbablePaths],
+    ) -> list[GrownPaths] | None:
+        # several requests share the weights of a pass for each level
+        if self._path_grower is None or len(rows) > 1:
             return None
         self.ops.before_pass()
         if output is None:
             head, token_R = rows_and_tokens(self.decoder.output_head)
             output = OutputRows([head], token_R)
-        return self._path_grower(rows, cache, output, paths)
+        grown = self._path_grower(rows[0], cache, output, paths[0])
+        return None if grown is None else [grown]
 
     @torch.no_grad()
     def encode(self, encoder_input: EncoderInput, cache: Cache, slot: int) -> None:

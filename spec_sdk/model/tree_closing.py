@@ -1,10 +1,10 @@
-"""The tree that the most probable paths make, put together where their logits are.
+"""The trees that the most probable paths make, put together where their logits are.
 
 A growth on the host closes its tree once it has read all levels. Here the same rules work on what was fed, so that a
-target's pass over the tree can be launched before anything is read.
+target's pass over the trees can be launched before anything is read.
 
-Legend: X nodes that were fed, the root among them, W children of each, C = X · W children, M children that are kept at
-most, N = M + 1 nodes of the closed tree.
+Legend: B requests, X nodes that were fed of each, the root among them, W children of each, C = X · W children, M
+children that are kept at most, N = M + 1 nodes of a closed tree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from spec_sdk.model.tree_intervals import intervals
 from spec_sdk.ops.grown_paths import ProbablePaths
@@ -21,7 +22,7 @@ from spec_sdk.ops.grown_paths import ProbablePaths
 
 @dataclass(frozen=True)
 class ClosingRule:
-    """All that a tree's closing depends on beside probabilities and prices.
+    """All that the closing of trees depends on beside probabilities and prices.
 
     ``counts``: fed nodes of each level below the root. ``last``: children of the last level's nodes that are picked, or
     None where all children compete. ``most``: M.
@@ -33,103 +34,92 @@ class ClosingRule:
     most: int
     priced: bool
 
-    @staticmethod
-    def of(paths: ProbablePaths, counts: tuple[int, ...]) -> ClosingRule | None:
-        """The rule of these paths, of which ``counts`` are fed; None where no tree is wanted, or none has a child."""
-        closing = paths.closing
-        if closing is None:
-            return None
-        size, last = 1 + sum(counts), None
-        if closing.most:
-            most = min(closing.most, paths.nodes - 1, size * paths.width)
-        else:
-            last = min(paths.width, (paths.nodes - size) // (paths.depth - len(counts)))
-            most = sum(counts) + last
-        if closing.node_costs:
-            most = min(most, len(closing.node_costs) - 1)
-        return ClosingRule(paths.width, counts, last, most, bool(closing.node_costs)) if most > 0 else None
-
-    def prices(self, paths: ProbablePaths) -> torch.Tensor:
-        """What :meth:`closed` reads of prices, float64, in host memory: how probably a level must be reached, and what
-        each number of kept children costs.
+    def prices(self, paths: Sequence[ProbablePaths]) -> torch.Tensor:
+        """What :meth:`closed` reads of each request's budget, float64 in host memory: how probably a level must be
+        reached, how many levels are fed at most, and what each number of kept children costs.
         """
-        assert paths.closing is not None
-        costs = paths.closing.node_costs[1 : self.most + 1] if self.priced else ()
-        return torch.tensor([paths.least_reach, *costs], dtype=torch.float64)
+        rows = []
+        for own in paths:
+            costs = own.closing.node_costs[1 : self.most + 1] if self.priced and own.closing is not None else ()
+            left = [math.inf] * (self.most - len(costs)) if self.priced else []
+            rows.append([own.least_reach, own.depth - 1, *costs, *left])
+        return torch.tensor(rows, dtype=torch.float64)
 
     def closed(
         self,
-        joint_XW: torch.Tensor,
-        token_XW: torch.Tensor,
+        joint_BXW: torch.Tensor,
+        token_BXW: torch.Tensor,
         picked: Sequence[torch.Tensor],
-        ancestor_XX: torch.Tensor,
+        ancestor_BXX: torch.Tensor,
         prices: torch.Tensor,
     ) -> torch.Tensor:
-        """The tree as :attr:`~spec_sdk.ops.grown_paths.ClosedTree.node_3N`, float64. Waits for nothing.
+        """The trees as :attr:`~spec_sdk.ops.grown_paths.ClosedTrees.node_B3N`, float64. Waits for nothing.
 
-        ``joint_XW``: log-probabilities of the children of all fed nodes, each with those of the path to it; -inf or NaN
-        where there is none. ``picked``: of every level below the root, which children of the level above it are fed,
-        numbered among those. ``ancestor_XX`` [i, j]: 1.0 where fed node j is an ancestor of node i, or i itself.
+        ``joint_BXW``: log-probabilities of the children of all fed nodes, each with those of the path to it; -inf or
+        NaN where there is none. ``picked``: of every level below the root [B, K], which children of the level above it
+        are fed, numbered among those. ``ancestor_BXX`` [b, i, j]: 1.0 where fed node j is an ancestor of node i, or i
+        itself.
         """
-        X, W = joint_XW.shape
-        device, joint_C = joint_XW.device, joint_XW.flatten()
-        first = [0, 1, *(1 + sum(self.counts[: level + 1]) for level in range(len(self.counts)))]
-        place_of_fed = [number + W * first[level] for level, number in enumerate(picked)]
-        offered_C = self._offered(joint_C, place_of_fed, first, prices[0])
-        order_M, kept = self._kept(torch.where(offered_C, joint_C, -math.inf), prices[1:])
-        number_M = torch.arange(self.most, device=device)
+        B, X, W = joint_BXW.shape
+        C, M, device, joint_BC = X * W, self.most, joint_BXW.device, joint_BXW.flatten(1)
+        firsts = [0, 1, *(1 + sum(self.counts[: level + 1]) for level in range(len(self.counts)))]
+        place_of_fed = [number_BK + W * first for number_BK, first in zip(picked, firsts, strict=False)]
+        offered_BC = self._offered(joint_BC, place_of_fed, W * firsts[len(self.counts)], prices)
+        order_BM, kept_B1 = self._kept(torch.where(offered_BC, joint_BC, -math.inf), prices[:, 2:])
         # in the order of creation: of every parent after the other its children, the most probable first
-        source_M = torch.where(number_M < kept, order_M, X * W).sort().values
-        live_M = source_M < X * W
-        source_M = source_M.clamp_max(X * W - 1)
-        above_M = source_M // W
+        source_BM = torch.where(torch.arange(M, device=device) < kept_B1, order_BM, C).sort(1).values
+        live_BM = source_BM < C
+        child_BM = source_BM.clamp_max(C - 1)
+        above_BM = child_BM // W
+        nobody_B1 = torch.full((B, 1), -1, device=device)
+        place_BX = torch.cat([nobody_B1, *place_of_fed], 1)
         # a child that was not fed has the number X, which is nobody's ancestor
-        fed_C = torch.full((X * W,), X, device=device)
-        place_X = torch.cat([torch.full((1,), -1, device=device), *place_of_fed])
-        fed_C.index_copy_(0, place_X[1:], torch.arange(1, X, device=device))
-        of_parent_MX = torch.nn.functional.pad(ancestor_XX, (0, 1))[above_M]
-        ancestor_NN = torch.eye(self.most + 1, device=device)
-        ancestor_NN[1:, 1:] += of_parent_MX[:, fed_C[source_M]]
-        ancestor_NN[1:, 0] = 1
-        ancestor_NN[1:] *= live_M[:, None]
-        ancestor_NN[:, 1:] *= live_M
-        # places behind the last kept child hold that of the last child of all, or more
-        parent_M = torch.searchsorted(torch.where(live_M, source_M, X * W), place_X[above_M]) + 1
-        parent_M = torch.where(above_M == 0, 0, parent_M)
-        parent_N = torch.cat((place_X[:1], torch.where(live_M, parent_M, -2)))
-        start_N, end_N = intervals(parent_N, ancestor_NN)
-        token_N = torch.cat((torch.zeros_like(parent_N[:1]), token_XW.flatten()[source_M]))
-        node_3N = torch.stack((token_N.double(), ancestor_NN.sum(1) - 1, end_N.double()))
-        live_N = torch.cat((torch.ones_like(live_M[:1]), live_M))
-        place_N = torch.where(live_N, start_N.long(), self.most + 1)
-        closed = torch.zeros((3, self.most + 2), dtype=torch.float64, device=device)
-        return closed.scatter_(1, place_N.expand(3, -1), node_3N)[:, :-1]
+        fed_BC = torch.full((B, C), X, device=device)
+        fed_BC.scatter_(1, place_BX[:, 1:], torch.arange(1, X, device=device).expand(B, -1))
+        of_parent_BMX = F.pad(ancestor_BXX, (0, 1)).take_along_dim(above_BM[:, :, None], 1)
+        ancestor_BNN = torch.eye(M + 1, device=device).repeat(B, 1, 1)
+        ancestor_BNN[:, 1:, 1:] += of_parent_BMX.take_along_dim(fed_BC.gather(1, child_BM)[:, None], 2)
+        ancestor_BNN[:, 1:, 0] = 1
+        ancestor_BNN[:, 1:] *= live_BM[:, :, None]
+        ancestor_BNN[:, :, 1:] *= live_BM[:, None]
+        parent_BM = torch.searchsorted(source_BM, place_BX.gather(1, above_BM)) + 1
+        parent_BM = torch.where(above_BM == 0, 0, parent_BM)
+        parent_BN = torch.cat((nobody_B1, torch.where(live_BM, parent_BM, -2)), 1)
+        start_BN, end_BN = intervals(parent_BN, ancestor_BNN)
+        token_BN = F.pad(token_BXW.flatten(1).gather(1, child_BM), (1, 0))
+        node_B3N = torch.stack((token_BN.double(), ancestor_BNN.sum(2) - 1, end_BN.double()), 1)
+        # what is not kept goes behind the last place
+        place_BN = torch.where(F.pad(live_BM, (1, 0), value=True), start_BN.long(), M + 1)
+        closed = torch.zeros((B, 3, M + 2), dtype=torch.float64, device=device)
+        return closed.scatter_(2, place_BN[:, None].expand(-1, 3, -1), node_B3N)[:, :, :-1]
 
     def _offered(
-        self, joint_C: torch.Tensor, place_of_fed: Sequence[torch.Tensor], first: Sequence[int], least: torch.Tensor
+        self, joint_BC: torch.Tensor, place_of_fed: Sequence[torch.Tensor], last: int, prices: torch.Tensor
     ) -> torch.Tensor:
-        """Which children may be kept: those of levels that are reached probably enough, and are picked or compete."""
-        W, of_level = self.width, [torch.ones((1,), dtype=torch.bool, device=joint_C.device)]
-        for place_K in place_of_fed:
+        """Which children may be kept: those of levels that are reached probably enough, and are picked or compete.
+        ``last``: the first child of the last level's nodes.
+        """
+        of_level = [torch.ones((len(joint_BC), 1), dtype=torch.bool, device=joint_BC.device)]
+        least_B1, levels_B1 = prices[:, :1], prices[:, 1:2]
+        for level, place_BK in enumerate(place_of_fed, start=1):
             # a level is never reached more probably than the one above it
-            reached = ~(joint_C[place_K].exp().sum(0, keepdim=True) < least)
-            of_level.append(reached.expand(len(place_K)))
-        offered_C = torch.cat(of_level).repeat_interleave(W)
+            reached_B1 = ~(joint_BC.gather(1, place_BK).exp().sum(1, keepdim=True) < least_B1)
+            of_level.append((reached_B1 & (levels_B1 >= level)).expand(-1, place_BK.shape[1]))
+        offered_BC = torch.cat(of_level, 1).repeat_interleave(self.width, 1)
         if self.last is not None:
-            last = W * first[len(self.counts)]
-            best_K = joint_C[last:].sort(descending=True, stable=True).indices[: self.last] + last
-            picked_C = torch.zeros_like(offered_C).index_fill_(0, torch.cat([*place_of_fed, best_K]), True)
-            offered_C = offered_C & picked_C
-        return offered_C & (joint_C > -math.inf)
+            best_BK = joint_BC[:, last:].sort(dim=1, descending=True, stable=True).indices[:, : self.last] + last
+            picked_BC = torch.zeros_like(offered_BC).scatter_(1, torch.cat([*place_of_fed, best_BK], 1), True)
+            offered_BC = offered_BC & picked_BC
+        return offered_BC & (joint_BC > -math.inf)
 
-    def _kept(self, joint_C: torch.Tensor, cost_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The most probable children [M], and how many of them are kept."""
+    def _kept(self, joint_BC: torch.Tensor, cost_BM: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The most probable children [B, M], and how many of them are kept [B, 1]."""
         # of equally probable ones the earlier, which is the parent where they are parent and child
-        ordered = joint_C.sort(descending=True, stable=True)
-        joint_M = ordered.values[: self.most]
-        kept = (joint_M > -math.inf).sum()
+        ordered = joint_BC.sort(dim=1, descending=True, stable=True)
+        joint_BM = ordered.values[:, : self.most]
+        kept_B1 = (joint_BM > -math.inf).sum(1, keepdim=True)
         if self.priced:
-            gain_M = torch.where(joint_M > -math.inf, joint_M.exp().cumsum(0) - cost_M, -math.inf)
-            most, at = gain_M.max(0)
-            kept = torch.where(most > 0, at + 1, 0)
-        return ordered.indices[: self.most], kept
+            gain_BM = torch.where(joint_BM > -math.inf, joint_BM.exp().cumsum(1) - cost_BM, -math.inf)
+            most_B1, at_B1 = gain_BM.max(1, keepdim=True)
+            kept_B1 = torch.where(most_B1 > 0, at_B1 + 1, 0)
+        return ordered.indices[:, : self.most], kept_B1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,6 +19,19 @@ from spec_sdk.ops import host_reads
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.rows import Shaping
+
+
+class TreeArrays(Protocol):
+    """What :class:`~spec_sdk.tree.TokenTree` has of its nodes."""
+
+    @property
+    def token_N(self) -> Sequence[int]: ...
+
+    @property
+    def depth_N(self) -> Sequence[int]: ...
+
+    @property
+    def end_N(self) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True)
@@ -36,23 +49,28 @@ class PathDraws:
 
 
 @dataclass(frozen=True)
-class ClosedTree:
-    """A token tree on a device, all of it, on its way to the host.
+class ClosedTrees:
+    """Token trees of B requests on a device, all of each, on their way to the host.
 
-    ``node_3N`` int32, in pre-order: tokens, depths, and ends as :attr:`TokenTree.end_N`. What stands behind the tree's
-    nodes is 0, and so is the root's token, which the host knows. ``numbers``: the same at the end of what is being
-    read.
+    ``node_B3N`` int32, in pre-order: tokens, depths, and ends as :attr:`TokenTree.end_N`. What stands behind a tree's
+    nodes is 0, and so is the root's token, which the host knows. ``numbers``: the same at the end of each request's row
+    of what is being read, [B, …].
     """
 
-    node_3N: torch.Tensor
+    node_B3N: torch.Tensor
     numbers: host_reads.BegunRead
 
-    def is_tree(self, token_N: Sequence[int], depth_N: Sequence[int], end_N: Sequence[int]) -> bool:
-        """Whether it has these nodes, the root's token not compared. Waits for what is being read."""
-        on_host_3N = self.numbers.wait()[-self.node_3N.numel() :].view(self.node_3N.shape)
-        size = int(on_host_3N[2, 0])
-        token, depth, end = on_host_3N[:, :size].long().tolist()
-        return size == len(token_N) and token[1:] == [*token_N[1:]] and depth == [*depth_N] and end == [*end_N]
+    def are(self, trees: Sequence[TreeArrays]) -> bool:
+        """Whether these are the trees, their roots' tokens not compared. Waits for what is being read."""
+        B, _, N = self.node_B3N.shape
+        on_host_B3N = self.numbers.wait()[:, -3 * N :].long().view(B, 3, N)
+        if len(trees) != B:
+            return False
+        for node_3N, tree in zip(on_host_B3N, trees, strict=True):
+            token, depth, end = node_3N[:, : int(node_3N[2, 0])].tolist()
+            if [token[1:], depth, end] != [[*tree.token_N[1:]], [*tree.depth_N], [*tree.end_N]]:
+                return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -61,12 +79,13 @@ class TreeClosing:
 
     ``most``: of all children that the fed nodes have, the so many most probable; 0: the paths that were picked, and as
     many children of the last level. ``node_costs``: as of :class:`~spec_sdk.contracts.Budget`; of these nodes the most
-    probable with the largest expected gain. ``tell`` is called with the tree, once, right after the launch.
+    probable with the largest expected gain. ``tell`` is called with the trees of all requests of a launch, once, right
+    after it.
     """
 
     most: int
     node_costs: tuple[float, ...]
-    tell: Callable[[ClosedTree], None]
+    tell: Callable[[ClosedTrees], None]
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,9 @@ class Recorded:
         self._ahead = {slot: each.logits_NV for slot, each in zip(slots, scores or (), strict=False)}
         return scores
 
-    def _score_closed(self, slot: int, *others: Any) -> Scores | None:
-        scores: Scores | None = type(self._target).score_closed(self._target, slot, *others)
-        self._ahead = {} if scores is None else {slot: scores.logits_NV}
+    def _score_closed(self, slots: Sequence[int], *others: Any) -> list[Scores] | None:
+        scores: list[Scores] | None = type(self._target).score_closed(self._target, slots, *others)
+        self._ahead = {slot: each.logits_NV for slot, each in zip(slots, scores or (), strict=False)}
         return scores
 
     def _take_ahead(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool:

@@ -108,7 +108,7 @@ def check_grown_paths(executor: Executor, tolerance: float, rng: random.Random, 
     drawn = [PathDraws(uniforms, params, 0.8, vocabulary) for uniforms in ((0.2, 0.9, 0.5), (0.7,))]
     for paths in (*chosen, *map(ProbablePaths.drawn, drawn)):
         tokens = [rng.randrange(vocabulary) for _ in range(rng.randint(1, 9))]
-        grown = ahead.feed_and_grow(1, tokens, paths)
+        (grown,) = ahead.feed_and_grow([1], [tokens], [paths])
         (root,) = plain.feed([1], [tokens])
         pairs, tree = [(grown.root, root)], TreeBuilder(tokens[-1], paths.nodes)
         for level in grown.levels:

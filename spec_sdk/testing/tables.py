@@ -15,7 +15,7 @@ from spec_sdk.contracts import Budget, Drafter, DraftLogits, NoOptions, Request
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import EpilogueOf, Scores
 from spec_sdk.ops import without
-from spec_sdk.ops.grown_paths import ClosedTree
+from spec_sdk.ops.grown_paths import ClosedTrees
 from spec_sdk.tree import DrawKind, TokenTree, TreeBuilder
 
 ROWS = 4099
@@ -114,8 +114,10 @@ class TableModel:
     ) -> None:
         """Nothing: passes that are no launch have no verdict that another one could begin with."""
 
-    def score_closed(self, slot: int, root: int, closed: ClosedTree, taps: Sequence[int]) -> None:
-        """Nothing: a pass that is no launch is not made before its tree is read."""
+    def score_closed(
+        self, slots: Sequence[int], roots: Sequence[int], closed: ClosedTrees, taps: Sequence[int]
+    ) -> None:
+        """Nothing: a pass that is no launch is not made before its trees are read."""
 
     def take_ahead(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool:
         return False

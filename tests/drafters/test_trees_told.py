@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ import torch
 from spec_sdk.contracts import Budget, Drafter, SamplingParams
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.ops import host_reads
-from spec_sdk.ops.grown_paths import ClosedTree
+from spec_sdk.ops.grown_paths import ClosedTrees
 from spec_sdk.registry import Registry
 from spec_sdk.testing import StaticOps, repeated
+from spec_sdk.testing.defaults import request_for
 from spec_sdk_drafters.growing_drafter import GrowingDrafter
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from tests.draft_heads.test_drafter import SIZES, Served
@@ -80,20 +82,21 @@ def head_in(directory: Path) -> Callable[[dict[str, Any]], GrowingDrafter]:
 def check_told(drafter: GrowingDrafter, budget: Budget, cycles: int = 8) -> list[int]:
     """The sizes of trees that were told as they are proposed, in cycles with random verdicts."""
     sampler = ExactSampler(ExactConfig(), SamplingParams(temperature=1.0))
-    served, told, sizes = Served(drafter, [4, 8, 15, 16, 23], 3, sampler), list[ClosedTree](), list[int]()
-    drafter.tree_told = told.append
+    served, told, sizes = Served(drafter, [4, 8, 15, 16, 23], 3, sampler), list[ClosedTrees](), list[int]()
+    drafter.trees_told = told.append
     for _ in range(cycles):
         tree = served.cycle(budget)
         closed = told.pop()
         assert not told
-        assert closed.is_tree(tree.token_N, tree.depth_N, tree.end_N)
-        behind_3N = closed.node_3N[:, tree.size :]
+        assert closed.are([tree])
+        behind_3N = closed.node_B3N[0, :, tree.size :]
         assert not behind_3N.any(), "places behind it hold nothing"
+        assert not closed.are([tree, tree]) and not closed.are([])
         # and it looks at every node
         for name in ("token_N", "depth_N", "end_N"):
             arrays = {key: [*getattr(tree, key)] for key in ("token_N", "depth_N", "end_N")}
             arrays[name][-1] += 1
-            assert not closed.is_tree(**arrays) or tree.size == 1 and name == "token_N"
+            assert not closed.are([SimpleNamespace(**arrays)]) or tree.size == 1 and name == "token_N"
         sizes.append(tree.size)
     return sizes
 
@@ -128,12 +131,12 @@ def test_of_a_head(case: str, tmp_path: Path) -> None:
     ids=["static", "a chain is cut", "a chain at a price"],
 )
 def test_a_tree_that_may_be_cut_on_the_host_is_not_told(options: dict[str, Any], budget: Budget) -> None:
-    def refuse(closed: ClosedTree) -> None:
+    def refuse(closed: ClosedTrees) -> None:
         raise AssertionError("told")
 
-    assert Drafter.tree_told is None
+    assert Drafter.trees_told is None
     drafter = draft_model(options)
-    drafter.tree_told = refuse
+    drafter.trees_told = refuse
     Served(drafter, [4, 8, 15], 3).cycle(budget)
 
 
@@ -146,15 +149,15 @@ def test_nothing_is_told_where_nobody_asks() -> None:
 @torch.no_grad()
 def test_under_prices_the_next_tree_has_room_for_twice_as_many_nodes() -> None:
     drafter = draft_model({**DYNAMIC, "max_nodes": 30, "width": 4})
-    served, told = Served(drafter, [4, 8, 15, 16, 23], 3), list[ClosedTree]()
-    drafter.tree_told = told.append
+    served, told = Served(drafter, [4, 8, 15, 16, 23], 3), list[ClosedTrees]()
+    drafter.trees_told = told.append
     served.cycle(Budget(4, node_costs=DEAR))
     for budget in (Budget(4, node_costs=(0.0,) * 64), Budget(4, node_costs=(0.0,) * 64)):
         last = drafter._sizes[0]
         tree = served.cycle(budget)
-        rows = told[-1].node_3N.shape[1]
+        rows = told[-1].node_B3N.shape[2]
         assert last < rows <= 2 * last and tree.size <= rows
-    assert told[0].node_3N.shape[1] <= len(DEAR)
+    assert told[0].node_B3N.shape[2] <= len(DEAR)
     drafter.finish([served.request.view])
     assert not drafter._sizes
 
@@ -163,14 +166,14 @@ def test_under_prices_the_next_tree_has_room_for_twice_as_many_nodes() -> None:
 def test_prices_may_change() -> None:
     """One capture serves them: they are read when it runs."""
     drafter = draft_model({**DYNAMIC, "max_nodes": 9})
-    served, told, sizes = Served(drafter, [4, 8, 15, 16, 23], 3), list[ClosedTree](), list[int]()
-    drafter.tree_told = told.append
+    served, told, sizes = Served(drafter, [4, 8, 15, 16, 23], 3), list[ClosedTrees](), list[int]()
+    drafter.trees_told = told.append
     executor = drafter.session.executor  # type: ignore[attr-defined]
     captures = list[int]()
     for scale in (1.0, 0.0, 30.0, 1.0, 0.5):
         costs = tuple(scale * cost for cost in CHEAP[:4])
         tree = served.cycle(Budget(3, level_cost=1e-9, node_costs=costs))
-        assert told[-1].is_tree(tree.token_N, tree.depth_N, tree.end_N)
+        assert told[-1].are([tree])
         sizes.append(tree.size)
         captures.append(executor.captures)
     assert {2, 4} <= set(sizes)
@@ -180,7 +183,7 @@ def test_prices_may_change() -> None:
 @torch.no_grad()
 def test_it_is_told_before_it_is_read() -> None:
     drafter, reads = draft_model(DYNAMIC), list[int]()
-    drafter.tree_told = lambda closed: reads.append(host_reads.total())
+    drafter.trees_told = lambda closed: reads.append(host_reads.total())
     served = Served(drafter, [4, 8, 15, 16, 23], 3)
     before = host_reads.total()
     served.cycle(Budget(4))
@@ -193,11 +196,31 @@ def test_a_level_more_than_was_fed_ends_the_tree() -> None:
     dear, free = Budget(5, level_cost=0.5), Budget(5, level_cost=1e-12)
     depths = list[list[int]]()
     for tells in (True, False):
-        drafter, told = draft_model({**BEAM, "children": "top_k"}), list[ClosedTree]()
-        drafter.tree_told = told.append if tells else None
+        drafter, told = draft_model({**BEAM, "children": "top_k"}), list[ClosedTrees]()
+        drafter.trees_told = told.append if tells else None
         served = Served(drafter, [4, 8, 15, 16, 23], 3)
         trees = [served.cycle(budget) for budget in (dear, free, free, free)]
         depths.append([tree.depth for tree in trees])
         for closed, tree in zip(told, trees, strict=False):
-            assert closed.is_tree(tree.token_N, tree.depth_N, tree.end_N)
+            assert closed.are([tree])
     assert depths == [[1, 2, 3, 4], [1, 5, 5, 5]]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [DYNAMIC, {"width": 3}], ids=["paths", "drawn paths"])
+def test_trees_of_some_requests_are_not_told(options: dict[str, Any]) -> None:
+    """The pass is over all requests; of all of them they are told, in their order."""
+    drafter, told = draft_model(options), list[ClosedTrees]()
+    sampler = ExactSampler(ExactConfig(), SamplingParams(temperature=1.0))
+    states = [request_for(tokens, sampler, 3) for tokens in ([4, 8, 15], [16, 23, 42, 5])]
+    for number, state in enumerate(states):
+        state.id = state.slot = number
+    requests = [state.view for state in states]
+    drafter.start(requests)
+    drafter.trees_told = told.append
+    trees = drafter.propose(requests, [Budget(3), Budget(0)])
+    assert [tree.size > 1 for tree in trees] == [True, False] and not told
+    for state in states:
+        state.tokens.append(7)
+    trees = drafter.propose(requests, [Budget(3), Budget(3)])
+    assert len(told) == 1 and told[0].are(trees) and not told[0].are(trees[::-1])

@@ -11,14 +11,14 @@ import torch
 
 from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams
 from spec_sdk.contracts.drafter import Hidden
-from spec_sdk.engine.tree_ahead import TreeAhead, TreesAhead
+from spec_sdk.engine.tree_ahead import LaunchedPass, TreesAhead
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops, host_reads
-from spec_sdk.ops.grown_paths import ClosedTree
+from spec_sdk.ops.grown_paths import ClosedTrees
 from spec_sdk.policy import FixedPolicy
 from spec_sdk.policy.fixed import FixedConfig
 from spec_sdk.registry import Registry
@@ -70,11 +70,11 @@ def drafter_of(captured: bool, kind: type[DraftModelDrafter] = Noting) -> Any:
 
 
 @pytest.fixture
-def handed(monkeypatch: pytest.MonkeyPatch) -> list[TreeAhead]:
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[LaunchedPass]:
     """The passes that were launched."""
-    made, hand_out = list[TreeAhead](), TreesAhead.hand_out
+    made, hand_out = list[LaunchedPass](), TreesAhead.hand_out
 
-    def noted(*arguments: Any) -> TreeAhead | None:
+    def noted(*arguments: Any) -> LaunchedPass | None:
         found = hand_out(*arguments)
         made.extend([found] if found is not None else [])
         return found
@@ -119,6 +119,17 @@ class Priced(Policy):
         return Budget(DEPTH, 16, node_costs=(0.0, 0.0, 0.1, 0.3, 0.6, 1.0, 2.0))
 
 
+class Unlike(Policy):
+    """A depth, and prices of levels and nodes, for each request its own."""
+
+    name = "unlike"
+
+    def budget(self, request: Request) -> Budget:
+        depth, scale = (4, 2, 3)[request.id], (1.0, 0.2, 3.0)[request.id]
+        costs = tuple(scale * cost for cost in (0.0, 0.0, 0.1, 0.3, 0.6, 1.0, 2.0))
+        return Budget(depth, 32, node_costs=costs, level_cost=0.05 * request.id)
+
+
 def states_of(served: Served) -> list[torch.Tensor]:
     drafter: Any = served.scheduler.drafter
     states: list[torch.Tensor] = drafter.states
@@ -127,7 +138,7 @@ def states_of(served: Served) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("params", [None, SAMPLED], ids=["greedy", "sampled"])
 def test_answers_and_states_are_those_of_passes_behind_the_read(
-    params: SamplingParams | None, run: Run, handed: list[TreeAhead]
+    params: SamplingParams | None, run: Run, handed: list[LaunchedPass]
 ) -> None:
     eager = run(False, params=params)
     assert not handed
@@ -145,31 +156,40 @@ def test_answers_and_states_are_those_of_passes_behind_the_read(
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-def test_scores_are_of_the_tree_alone(run: Run, handed: list[TreeAhead]) -> None:
-    eager, ahead = run(False, policy=Priced(None)), run(True, policy=Priced(None))
+@pytest.mark.parametrize(("policy", "requests"), [(Priced, 1), (Unlike, 3)])
+def test_scores_are_of_the_trees_alone(
+    policy: type[Policy], requests: int, run: Run, handed: list[LaunchedPass]
+) -> None:
+    """Under prices, each request's own."""
+    eager, ahead = (run(captured, policy=policy(None), requests=requests) for captured in (False, True))
     assert ahead.tokens == eager.tokens
     assert handed and all(each.taken for each in handed)
+    assert max(len(each.turns) for each in handed) == requests
     for each in handed:
-        turn, size = each.turn, each.turn.tree.size
-        assert len(turn.scores.logits_NV) == size
-        assert {layer: len(h_NM) for layer, h_NM in turn.scores.hidden.items()} == dict.fromkeys(Noting.taps, size)
-    assert any(each.closed.node_3N.shape[1] > each.turn.tree.size for each in handed)
+        for turn in each.turns:
+            size = turn.tree.size
+            assert len(turn.scores.logits_NV) == size
+            layers = {layer: len(h_NM) for layer, h_NM in turn.scores.hidden.items()}
+            assert layers == dict.fromkeys(Noting.taps, size)
+    assert any(each.closed.node_B3N.shape[2] > turn.tree.size for each in handed for turn in each.turns)
 
 
-def closed_of(tree: TokenTree, places: int) -> ClosedTree:
-    """As a device has it, with places behind the tree's last node."""
-    node_3N = torch.zeros((3, places), dtype=torch.int32)
-    node_3N[:, : tree.size] = torch.tensor([tree.token_N, tree.depth_N, tree.end_N])
-    node_3N[0, 0] = 0
-    return ClosedTree(node_3N, host_reads.begin(node_3N.flatten().double()))
+def closed_of(places: int, *trees: TokenTree) -> ClosedTrees:
+    """As a device has them, with places behind a tree's last node."""
+    node_B3N = torch.zeros((len(trees), 3, places), dtype=torch.int32)
+    for node_3N, tree in zip(node_B3N, trees, strict=True):
+        node_3N[:, : tree.size] = torch.tensor([tree.token_N, tree.depth_N, tree.end_N])
+        node_3N[0, 0] = 0
+    return ClosedTrees(node_B3N, host_reads.begin(node_B3N.flatten(1).double()))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["smollm", "mistral_sliding"])
-def test_a_closed_tree_is_scored_as_the_tree_itself(name: str) -> None:
+def test_closed_trees_are_scored_as_the_trees_themselves(name: str) -> None:
     """Also of a target whose layers see the last tokens alone."""
     session = Session(GraphExecutor(tiny_decoder(name), StaticOps(), repeated))
     session.prefill(0, [*range(5, 40)])
+    session.prefill(2, [*range(40, 51)])
     builder = TreeBuilder(7)
     for parent, token in ((0, 9), (0, 4), (1, 9), (3, 2), (2, 8), (3, 30), (6, 31)):
         builder.add(parent, token, "chosen")
@@ -177,16 +197,21 @@ def test_a_closed_tree_is_scored_as_the_tree_itself(name: str) -> None:
     node = 5
     for token in range(40, 68):
         node = builder.add(node, token, "chosen")
-    tree = builder.build().tree
-    (expected,) = session.score([0], [tree], (1,))
-    for places in (tree.size, 45, 64):
-        found = session.score_closed(0, 7, closed_of(tree, places), (1,))
-        assert found is not None and len(found.logits_NV) == places
-        check_near(found.logits_NV[: tree.size], expected.logits_NV)
-        check_near(found.hidden[1][: tree.size], expected.hidden[1])
-        assert session.take_ahead([0], [tree.token_N]) and not session.take_ahead([0], [tree.token_N])
-    session.commit([0], [tree.path_to(tree.size - 1)])
-    assert session.tokens()[-2:] == [tree.token_N[tree.parent_N[-1]], tree.token_N[-1]]
+    slots, trees = [0, 2], [builder.build().tree, TokenTree.chain(8, [3, 4, 5, 6, 7])]
+    expected = session.score(slots, trees, (1,))
+    for places in (trees[0].size, 45, 64):
+        found = session.score_closed(slots, [7, 8], closed_of(places, *trees), (1,))
+        assert found is not None
+        for tree, one, other in zip(trees, found, expected, strict=True):
+            assert len(one.logits_NV) == places
+            check_near(one.logits_NV[: tree.size], other.logits_NV)
+            check_near(one.hidden[1][: tree.size], other.hidden[1])
+        tokens = [tree.token_N for tree in trees]
+        assert session.take_ahead(slots, tokens) and not session.take_ahead(slots, tokens)
+    tree = trees[0]
+    session.commit(slots, [tree.path_to(tree.size - 1), [0, 1]])
+    assert session.tokens(0)[-2:] == [tree.token_N[tree.parent_N[-1]], tree.token_N[-1]]
+    assert session.tokens(2)[-2:] == [8, 3]
 
 
 @torch.no_grad()
@@ -195,7 +220,7 @@ def test_a_token_that_the_target_lacks_breaks_nothing() -> None:
     session = Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated))
     session.prefill(0, [5, 6])
     tree = TokenTree.chain(7, [session.vocabulary + 3])
-    assert session.score_closed(0, 7, closed_of(tree, 2), ()) is not None
+    assert session.score_closed([0], [7], closed_of(2, tree), ()) is not None
     with pytest.raises(ValueError, match="tree node 1: token"):
         session.score([0], [tree])
 
@@ -209,15 +234,39 @@ def test_where_no_pass_can_be_launched_before() -> None:
     ):
         session = Session(executor, runner)
         session.prefill(0, [5, 6])
-        assert session.score_closed(0, 7, closed_of(tree, 2), ()) is None
+        assert session.score_closed([0], [7], closed_of(2, tree), ()) is None
         assert not session.take_ahead([0], [tree.token_N])
 
 
-def test_several_requests_share_a_pass_behind_the_read(run: Run, handed: list[TreeAhead]) -> None:
-    """Ahead of it are those of the cycles before the second one has come, and after the first one has left."""
-    eager, ahead = run(False, requests=2), run(True, requests=2)
-    assert ahead.tokens == eager.tokens
-    assert len(handed) < len(states_of(eager)) // 4
+@pytest.mark.parametrize("params", [None, SAMPLED], ids=["greedy", "sampled"])
+def test_several_requests_share_a_pass(
+    params: SamplingParams | None, run: Run, handed: list[LaunchedPass], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In cycles that all of them draft in, whatever room each has left."""
+    again = list[int]()
+    grow = Session.grow
+
+    def noted(session: Session, slots: Sequence[int], *arguments: Any) -> Any:
+        again.append(len(slots))
+        return grow(session, slots, *arguments)
+
+    eager = run(False, params=params, requests=3)
+    monkeypatch.setattr(Session, "grow", noted)
+    ahead = run(True, params=params, requests=3)
+    assert ahead.tokens == eager.tokens and ahead.reasons == eager.reasons
+    assert all(each.taken for each in handed)
+    assert {1, 2, 3} == {len(each.turns) for each in handed}
+    depths = [{turn.budget.depth for turn in each.turns} for each in handed]
+    assert any(len(own) > 1 for own in depths), "of unlike depths"
+    # of what has room for fewer nodes than levels of equal share no launch is made
+    assert len(again) <= 2
+    for found, expected in zip(sorted_states(ahead), sorted_states(eager), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def sorted_states(served: Served) -> list[torch.Tensor]:
+    """Those of requests that go on side by side come in another order where one joins behind a pass ahead."""
+    return sorted(states_of(served), key=lambda state: (len(state), float(state[0, 0])))
 
 
 class OfTheFirst(Policy):
@@ -229,7 +278,7 @@ class OfTheFirst(Policy):
         return Budget(0 if request.id else DEPTH)
 
 
-def test_one_that_drafts_beside_one_that_does_not(run: Run, handed: list[TreeAhead]) -> None:
+def test_one_that_drafts_beside_one_that_does_not(run: Run, handed: list[LaunchedPass]) -> None:
     eager, ahead = (run(captured, policy=OfTheFirst(None), requests=2) for captured in (False, True))
     assert ahead.tokens == eager.tokens
     assert len(handed) < 4 and all(each.taken for each in handed)
@@ -249,7 +298,7 @@ class Another(Noting):
         return [TokenTree.chain(tree.token_N[0], list(kept)[: budgets[0].depth])]
 
 
-def test_a_pass_over_another_tree_is_made_again(run: Run, handed: list[TreeAhead]) -> None:
+def test_a_pass_over_another_tree_is_made_again(run: Run, handed: list[LaunchedPass]) -> None:
     eager, ahead = run(False, Another), run(True, Another)
     assert ahead.tokens == eager.tokens
     assert {each.taken for each in handed} == {True, False}
@@ -269,14 +318,14 @@ class InTargetsCache(Noting):
         return trees
 
 
-def test_a_pass_that_was_written_over_is_made_again(run: Run, handed: list[TreeAhead]) -> None:
+def test_a_pass_that_was_written_over_is_made_again(run: Run, handed: list[LaunchedPass]) -> None:
     eager, ahead = run(False, InTargetsCache), run(True, InTargetsCache)
     assert ahead.tokens == eager.tokens
     assert handed and not any(each.taken for each in handed)
 
 
 def test_a_pass_that_fails_costs_nobody_anything(
-    run: Run, handed: list[TreeAhead], monkeypatch: pytest.MonkeyPatch
+    run: Run, handed: list[LaunchedPass], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(session: Session, *arguments: object) -> None:
         raise torch.OutOfMemoryError("no memory")
@@ -292,20 +341,20 @@ class OutOfIdeas(Noting):
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
         trees = super().propose(requests, budgets)
-        assert self.tree_told is not None
+        assert self.trees_told is not None
         if requests[0].step == 2:
             raise ValueError("out of ideas")
         return trees
 
 
-def test_a_drafter_that_fails_behind_it(run: Run, handed: list[TreeAhead], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drafter_that_fails_behind_it(run: Run, handed: list[LaunchedPass], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its request ends; the next one's trees are its own."""
     drafter: Any = drafter_of(True, OutOfIdeas)
     one = Served(True, 1, monkeypatch, drafter, FIXED)
     one.add(0, PROMPTS[0], 24)
     with pytest.raises(ValueError, match="out of ideas"):
         one.run()
-    assert Drafter.tree_told is None and drafter.tree_told is None
+    assert Drafter.trees_told is None and drafter.trees_told is None
     one.scheduler.drafter.propose = Noting.propose.__get__(drafter)  # type: ignore[method-assign]
     one.add(1, PROMPTS[1], 12)
     one.run()
@@ -314,7 +363,7 @@ def test_a_drafter_that_fails_behind_it(run: Run, handed: list[TreeAhead], monke
     assert all(each.taken for each in handed[3:])
 
 
-def test_the_pass_is_no_part_of_drafting(run: Run, handed: list[TreeAhead]) -> None:
+def test_the_pass_is_no_part_of_drafting(run: Run, handed: list[LaunchedPass]) -> None:
     """By a clock that counts its own marks: drafting ends where the pass begins, and the pass where it is launched."""
     cycles: list[dict[str, Any]] = []
 

@@ -65,12 +65,16 @@ class GrowsOtherTrees(WrongExecutor):
         return True
 
     def grow_paths(
-        self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
-    ) -> GrownPaths:
-        chain = RequestRows.chain(rows.slot, rows.prefix, rows.tokens)
-        inputs = PassInputs.of("chain", [chain], self.device)
+        self,
+        rows: Sequence[RowsToCommit],
+        cache: Cache,
+        output: OutputRows | None,
+        paths: Sequence[ProbablePaths],
+    ) -> list[GrownPaths]:
+        chains = [RequestRows.chain(own.slot, own.prefix, own.tokens) for own in rows]
+        inputs = PassInputs.of("chain", chains, self.device)
         logits_BNV = self.forward(inputs, cache, PassPlan(SequentialRunner(), (), "last")).logits_BNV
-        return GrownPaths(DraftLogits.over_all(1.1 * logits_BNV[0]))
+        return [GrownPaths(DraftLogits.over_all(1.1 * logits_NV)) for logits_NV in logits_BNV]
 
 
 class SiblingsVisible(WrongExecutor):

@@ -24,7 +24,7 @@ from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.executor import PassOutput
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.kv_cache import KVCache
-from spec_sdk.model.path_levels import counts_of
+from spec_sdk.model.path_levels import counts_of, counts_of_all
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -37,7 +37,7 @@ from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.beam import grow_beam
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from tests.draft_heads.test_drafter import Served
-from tests.support.grown_trees import Fed, FedLevel, fed_to_both, keep_a_path, level_by_level
+from tests.support.grown_trees import Fed, FedLevel, fed_and_grown, fed_to_both, keep_a_path, level_by_level
 from tests.support.near import check_near
 from tests.support.tiny_decoder import tiny_decoder
 from tests.support.tiny_heads import HeadSizes, random_ends, write_eagle1, write_eagle3
@@ -66,8 +66,12 @@ def test_intervals_are_those_of_the_host(parents: list[int]) -> None:
         while above >= 0:
             ancestor_SS[node, above] = 1
             above = tree.parent[above]
-    start_S, end_S = intervals(torch.tensor(tree.parent), ancestor_SS)
-    assert (start_S.tolist(), end_S.tolist()) == tree.intervals()
+    # beside a tree of another shape
+    parent_S, deepest = torch.tensor(tree.parent), torch.arange(-1, tree.size - 1)
+    both = torch.stack((ancestor_SS, torch.ones(tree.size, tree.size).tril()))
+    start_BS, end_BS = intervals(torch.stack((parent_S, deepest)), both)
+    assert (start_BS[0].tolist(), end_BS[0].tolist()) == tree.intervals()
+    assert start_BS[1].tolist() == [*range(tree.size)] and set(end_BS[1].tolist()) == {tree.size}
 
 
 @given(st.integers(1, 6), st.integers(1, 7), st.integers(8, 40))
@@ -172,6 +176,65 @@ def test_of_a_head(kind: str, tmp_path: Path) -> None:
     check_the_same(make, pairs)
 
 
+UNLIKE = [ProbablePaths(3, 4, 99), ProbablePaths(3, 2, 99), ProbablePaths(3, 3, 99, most_levels=1)]
+"""Of one width, and of unlike depths."""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("of_head", [False, True], ids=["model", "head"])
+def test_several_requests_at_once(of_head: bool, tmp_path: Path) -> None:
+    """Each grows as it does alone, behind rows of its own number, in slots of any order; one read for all."""
+    if of_head:
+        write_eagle3(tmp_path, SIZES)
+    ends, generator = random_ends(SIZES, dtype=torch.float32), torch.Generator().manual_seed(3)
+
+    def make() -> Session:
+        if not of_head:
+            session = Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated))
+        else:
+            ops = StaticOps()
+            ops.capture = repeated
+            cpu, choices = torch.device("cpu"), HeadChoices(weights="dense")
+            head = load_head(open_draft_head(str(tmp_path)), EAGLE_HEADS, ends, choices, cpu, torch.float32, ops)
+            session = DraftHeadSession(head)
+        session.reserve(4, 96)
+        return session
+
+    together, alone, slots = make(), make(), [2, 0, 3]
+    for counts in ((5, 1, 3), (1, 9, 2)):
+        tokens = [torch.randint(3, SIZES.V, (count,), generator=generator).tolist() for count in counts]
+        features = [torch.randn(count, SIZES.M, generator=generator) for count in counts]
+        reads = host_reads.total()
+        if isinstance(together, DraftHeadSession):
+            grown = together.feed_pairs_and_grow(slots, tokens, features, UNLIKE)
+        else:
+            grown = together.feed_and_grow(slots, tokens, UNLIKE)
+        assert host_reads.total() == reads + 1
+        for slot, fed, states, paths, found in zip(slots, tokens, features, UNLIKE, grown, strict=True):
+            own = fed_and_grown(alone, slot, fed, paths, states if of_head else None)
+            assert len(found.levels) == 3 >= len(own.levels)
+            levels = zip(found.levels[: len(own.levels)], own.levels, strict=True)
+            for one, other in ((found.root, own.root), *((one.logits, other.logits) for one, other in levels)):
+                check_near(one.full_KV, other.full_KV)
+            for one_level, other_level in zip(found.levels, own.levels, strict=False):
+                assert (one_level.token_K, one_level.parent_K) == (other_level.token_K, other_level.parent_K)
+            assert together.length(slot) == alone.length(slot)
+            if of_head:
+                assert found.state_XM is not None and own.state_XM is not None
+                check_near(found.state_XM[: len(own.state_XM)], own.state_XM)
+
+
+@torch.no_grad()
+def test_requests_whose_levels_are_unlike_are_fed_by_passes() -> None:
+    """Of other widths, or of shares that hang on how many levels follow."""
+    session = Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated))
+    for unlike in (ProbablePaths(2, 4, 99), ProbablePaths(3, 4, 50)):
+        assert not any(own.levels for own in session.feed_and_grow([0, 1], [[5], [6, 7]], [UNLIKE[0], unlike]))
+    few, fewer = ProbablePaths(3, 4, 7), ProbablePaths(3, 2, 7)
+    assert counts_of_all([few, fewer]) is None and counts_of_all([few]) == counts_of(few)
+    assert counts_of_all(UNLIKE) == (3, 3, 3)
+
+
 @torch.no_grad()
 def test_what_it_does_not_take_is_fed_by_passes() -> None:
     session = Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated))
@@ -183,15 +246,15 @@ def test_what_it_does_not_take_is_fed_by_passes() -> None:
         ([5], ProbablePaths(60, 5, 4096)),
         ([5], ProbablePaths(session.vocabulary + 1, 2, 4096)),
     ):
-        grown = session.feed_and_grow(0, tokens, paths)
+        grown = fed_and_grown(session, 0, tokens, paths)
         assert not grown.levels and len(grown.root) == 1
     for token in (session.vocabulary, -1):
         with pytest.raises(IndexError):
-            session.feed_and_grow(0, [5, token], ProbablePaths(1, 3, 99))
+            fed_and_grown(session, 0, [5, token], ProbablePaths(1, 3, 99))
     in_16_bits = GraphExecutor(tiny_decoder(), StaticOps(), repeated, insists=False)
     in_16_bits.keep_cache_in("bfloat16")
     assert not in_16_bits.grows_paths
-    assert not Session(in_16_bits).feed_and_grow(0, [5], ProbablePaths(1, 3, 99)).levels
+    assert not fed_and_grown(Session(in_16_bits), 0, [5], ProbablePaths(1, 3, 99)).levels
 
 
 @torch.no_grad()
@@ -201,14 +264,14 @@ def test_tokens_that_the_target_lacks_are_not_drafted() -> None:
     few = ahead.vocabulary // 3
     (root,) = Session(TorchExecutor(tiny_decoder(), Ops())).feed([0], [[5, 6, 7]])
     assert root.top(4)[1].max() >= few
-    grown = ahead.feed_and_grow(0, [5, 6, 7], ProbablePaths(4, 4, 99, vocabulary=few))
+    grown = fed_and_grown(ahead, 0, [5, 6, 7], ProbablePaths(4, 4, 99, vocabulary=few))
     assert [max(level.token_K) < few for level in grown.levels] == [True] * 3
     reads = host_reads.total()
     logits = grown.root.within(few)
     assert logits.top(4)[1].tolist() == root.within(few).top(4)[1].tolist()
     assert host_reads.total() == reads + 1, "those of the plain pass alone"
-    assert ahead.feed_and_grow(0, [4], ProbablePaths(4, 4, 99, most_levels=1)).levels[0].token_K
-    assert len(ahead.feed_and_grow(0, [4], ProbablePaths(4, 4, 99, most_levels=1)).levels) == 1
+    assert fed_and_grown(ahead, 0, [4], ProbablePaths(4, 4, 99, most_levels=1)).levels[0].token_K
+    assert len(fed_and_grown(ahead, 0, [4], ProbablePaths(4, 4, 99, most_levels=1)).levels) == 1
 
 
 @torch.no_grad()
@@ -220,8 +283,10 @@ def test_unusable_logits_are_left_to_the_growth() -> None:
     executor.decoder = executor.decoder.with_head(executor.decoder.output_head)
     executor.decoder.final_norm_M = torch.full_like(executor.decoder.final_norm_M, float("nan"))
     rows = RowsToCommit(0, 0, [5, 6])
-    grown = executor.grow_paths(rows, session.cache, None, ProbablePaths(2, 3, 99))
-    assert grown is not None and grown.root.full_KV.isnan().all()
+    made = executor.grow_paths([rows], session.cache, None, [ProbablePaths(2, 3, 99)])
+    assert made is not None
+    (grown,) = made
+    assert grown.root.full_KV.isnan().all()
     logprob_KW, _ = grown.root.top(2)
     assert logprob_KW.isnan().all()
 

@@ -147,7 +147,7 @@ NATIVE_SAMPLING: tuple[Mutant, ...] = (
     Mutant(
         "drawn chains: a refusal takes random numbers",
         DRAFTER,
-        "        if grown is None or grown.root.drawn_KW is None:\n            request.rng.set_state(state)\n",
+        "        if grown is None or grown[0].root.drawn_KW is None:\n            request.rng.set_state(state)\n",
         "",
         OF_CHAINS,
     ),

@@ -31,7 +31,7 @@ from tests.native.test_growing import (
     native_executor,
     pairs,
 )
-from tests.support.grown_trees import Fed, fed_to_both
+from tests.support.grown_trees import Fed, fed_and_grown, fed_to_both
 from tests.support.real_pipelines import bench_prompts, pipeline_of
 from tests.support.real_pipelines import tokens_of as tokens_of_pipeline
 
@@ -121,10 +121,10 @@ def test_what_cannot_be_drawn() -> None:
     draws = PathDraws((0.5, 0.5), PARAMS[0], 1.0, executor.vocabulary)
     # at temperature 0 whoever asks decides among equals
     greedy = replace(draws, shaping=SamplingParams())
-    assert Session(executor).feed_and_grow(0, [5], ProbablePaths.drawn(greedy)).root.drawn_KW is None
+    assert fed_and_grown(Session(executor), 0, [5], ProbablePaths.drawn(greedy)).root.drawn_KW is None
     executor.decoder.final_norm_M.fill_(torch.nan)
     with pytest.raises(UnusableLogits):
-        Session(executor).feed_and_grow(0, [5], ProbablePaths.drawn(draws))
+        fed_and_grown(Session(executor), 0, [5], ProbablePaths.drawn(draws))
 
 
 SAMPLED = ("sampling.temperature=1", "sampling.seed=3", "deterministic=true")

@@ -43,7 +43,7 @@ from spec_sdk_growth.beam import BeamGrowth
 from spec_sdk_growth.dynamic import DynamicGrowth
 from spec_sdk_growth.static import StaticGrowth
 from tests.native.test_deterministic import executor_of
-from tests.support.grown_trees import Fed, FedLevel, fed_to_both, keep_a_path, level_by_level
+from tests.support.grown_trees import Fed, FedLevel, fed_and_grown, fed_to_both, keep_a_path, level_by_level
 from tests.support.real_pipelines import bench_prompts, pipeline_of
 from tests.support.real_pipelines import tokens_of as tokens_of_pipeline
 from tests.support.tiny_checkpoints import VOCABULARY
@@ -158,7 +158,7 @@ def test_the_tokens_of_a_text_are_drafted_too(weights: str, tmp_path: Path) -> N
     session.context_vocabulary.follow(0, range(3, SIZES.V))
     tokens, features_NM = pairs()(session, 2)
     assert features_NM is not None
-    grown = session.feed_pairs_and_grow(0, tokens, features_NM, ProbablePaths(4, 4, 99))
+    grown = fed_and_grown(session, 0, tokens, ProbablePaths(4, 4, 99), features_NM)
     drafted = {token for level in grown.levels for token in level.token_K}
     assert drafted & set(session.context_vocabulary.tokens(0))
 
@@ -192,7 +192,7 @@ def test_layers_that_run_in_parallel(dtype: torch.dtype, weights: str) -> None:
     check_the_same(make, chains())
     one, other = make(), Session(executor)
     paths = ProbablePaths(1, 3, 99)
-    parallel, plain = (session.feed_and_grow(0, [5, 6, 7], paths) for session in (one, other))
+    parallel, plain = (fed_and_grown(session, 0, [5, 6, 7], paths) for session in (one, other))
     assert torch.equal(parallel.root.full_KV, plain.root.full_KV)
     assert not torch.equal(parallel.levels[0].logits.full_KV, plain.levels[0].logits.full_KV)
 
@@ -204,10 +204,10 @@ def test_layers_that_run_in_parallel(dtype: torch.dtype, weights: str) -> None:
         def attention_of(self, group: Sequence[int], decoder: Decoder) -> GroupAttention:
             return attention_fused
 
-    assert not Session(executor, Fused.of(groups)).feed_and_grow(0, [5, 6, 7], paths).levels
-    assert not Session(executor, Another.of(groups)).feed_and_grow(0, [5, 6, 7], paths).levels
-    assert not Session(executor, SequentialRunner(end=2)).feed_and_grow(0, [5, 6, 7], paths).levels
-    assert not Session(executor, LayerParallelRunner.of([[0], [1]])).feed_and_grow(0, [5, 6, 7], paths).levels
+    assert not fed_and_grown(Session(executor, Fused.of(groups)), 0, [5, 6, 7], paths).levels
+    assert not fed_and_grown(Session(executor, Another.of(groups)), 0, [5, 6, 7], paths).levels
+    assert not fed_and_grown(Session(executor, SequentialRunner(end=2)), 0, [5, 6, 7], paths).levels
+    assert not fed_and_grown(Session(executor, LayerParallelRunner.of([[0], [1]])), 0, [5, 6, 7], paths).levels
 
 
 @pytest.mark.parametrize("form", ["exact", "bfloat16"])
@@ -245,7 +245,7 @@ def test_an_embedding_that_is_laid_out_anew() -> None:
     executor = native_executor("mistral", torch.float32, "dense")
 
     def roots_and_levels() -> list[torch.Tensor]:
-        grown = Session(executor).feed_and_grow(0, [5, 6, 7], ProbablePaths(2, 3, 99))
+        grown = fed_and_grown(Session(executor), 0, [5, 6, 7], ProbablePaths(2, 3, 99))
         return [grown.root.full_KV, *(level.logits.full_KV for level in grown.levels)]
 
     before = roots_and_levels()
@@ -264,12 +264,12 @@ def test_what_it_does_not_take_is_fed_level_by_level(tmp_path: Path) -> None:
     for count, paths in ((200, ProbablePaths(1, 3, 99)), (3, ProbablePaths(70, 3, 4096))):
         tokens, features_NM = fed(session, count)
         assert features_NM is not None
-        grown = session.feed_pairs_and_grow(0, tokens, features_NM, paths)
+        grown = fed_and_grown(session, 0, tokens, paths, features_NM)
         assert not grown.levels and len(grown.root) == 1
     assert session.length(0) == 203
     model = Session(native_executor("smollm", torch.float32, "dense"))
-    assert not model.feed_and_grow(0, [5] * (model.context - 2), ProbablePaths(1, 4, 99)).levels
-    assert not model.feed_and_grow(0, [5], ProbablePaths(1, 3, 99)).levels
+    assert not fed_and_grown(model, 0, [5] * (model.context - 2), ProbablePaths(1, 4, 99)).levels
+    assert not fed_and_grown(model, 0, [5], ProbablePaths(1, 3, 99)).levels
 
 
 @torch.no_grad()
@@ -277,7 +277,7 @@ def test_tokens_that_the_model_lacks_are_named_by_a_pass() -> None:
     session = Session(native_executor("smollm", torch.float32, "dense"))
     for token in (session.vocabulary, -1):
         with pytest.raises(IndexError):
-            session.feed_and_grow(0, [5, token], ProbablePaths(1, 3, 99))
+            fed_and_grown(session, 0, [5, token], ProbablePaths(1, 3, 99))
 
 
 def test_who_computes_otherwise_grows_level_by_level() -> None:
@@ -289,7 +289,7 @@ def test_who_computes_otherwise_grows_level_by_level() -> None:
     plain = native_executor("smollm", torch.float32, "dense")
     flipped = Flipped(plain.decoder, plain.ops)
     assert plain.grows_paths and not flipped.grows_paths
-    assert not Session(flipped).feed_and_grow(0, [5], ProbablePaths(1, 3, 99)).levels
+    assert not fed_and_grown(Session(flipped), 0, [5], ProbablePaths(1, 3, 99)).levels
 
     class AsksElsewhere(EagleDrafter):
         def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[DraftLogits]]:

@@ -49,6 +49,18 @@ def level_by_level(
         return found
 
 
+def fed_and_grown(
+    session: Session, slot: int, tokens: list[int], paths: ProbablePaths, features_NM: torch.Tensor | None = None
+) -> GrownPaths:
+    """What grows behind one request's tokens, and a head's features."""
+    if isinstance(session, DraftHeadSession):
+        assert features_NM is not None
+        (grown,) = session.feed_pairs_and_grow([slot], [tokens], [features_NM], [paths])
+    else:
+        (grown,) = session.feed_and_grow([slot], [tokens], [paths])
+    return grown
+
+
 def fed_to_both(
     ahead: Session, plain: Session, slot: int, fed: Fed, paths: ProbablePaths
 ) -> tuple[list[int], GrownPaths, DraftLogits]:
@@ -57,12 +69,11 @@ def fed_to_both(
     for session in (ahead, plain):
         if session.context_vocabulary is not None:
             session.context_vocabulary.follow(slot, tokens)
-    if isinstance(ahead, DraftHeadSession) and isinstance(plain, DraftHeadSession):
+    grown = fed_and_grown(ahead, slot, tokens, paths, features_NM)
+    if isinstance(plain, DraftHeadSession):
         assert features_NM is not None
-        grown = ahead.feed_pairs_and_grow(slot, tokens, features_NM, paths)
         (root,) = plain.feed_pairs([slot], [tokens], [features_NM])
     else:
-        grown = ahead.feed_and_grow(slot, tokens, paths)
         (root,) = plain.feed([slot], [tokens])
     return tokens, grown, root
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spec_sdk.contracts import BlockRunner, DraftLogits, Hidden, Request, TreeShape, TreeTold, option
+from spec_sdk.contracts import BlockRunner, DraftLogits, Hidden, Request, TreeShape, TreesTold, option
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
 from spec_sdk.model.session import Session
@@ -84,8 +84,7 @@ class DraftModelDrafter(GrowingDrafter):
         return self.session.context - len(request.tokens)
 
     def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[DraftLogits]]:
-        unfed = [request.tokens[self.session.length(request.slot) :] for request in requests]
-        return functools.partial(self.session.feed, [request.slot for request in requests], unfed)
+        return functools.partial(self.session.feed, *self._unfed(requests))
 
     @property
     def drafts_at_once(self) -> bool:
@@ -97,7 +96,7 @@ class DraftModelDrafter(GrowingDrafter):
         shape: TreeShape,
         roots: Sequence[DraftLogits],
         draws: Sequence[Sequence[float]],
-        tell: TreeTold | None,
+        tell: TreesTold | None,
     ) -> list[list[DraftedLevel]] | None:
         slots = [request.slot for request in requests]
         return self.session.draft_levels(slots, shape, roots, self.vocabulary, draws, tell)
@@ -106,9 +105,15 @@ class DraftModelDrafter(GrowingDrafter):
     def grows_paths(self) -> bool:
         return self.session.grows_paths
 
-    def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
-        unfed = request.tokens[self.session.length(request.slot) :]
-        return self.session.feed_and_grow(request.slot, unfed, paths)
+    def grown_paths(self, requests: Sequence[Request], paths: Sequence[ProbablePaths]) -> list[GrownPaths] | None:
+        return self.session.feed_and_grow(*self._unfed(requests), paths)
+
+    def _unfed(self, requests: Sequence[Request]) -> tuple[list[int], list[list[int]]]:
+        """Each request's slot, and the tokens that it is to be fed."""
+        slots = [request.slot for request in requests]
+        return slots, [
+            request.tokens[self.session.length(slot) :] for request, slot in zip(requests, slots, strict=True)
+        ]
 
     def keep_grown(self, request: Request, tree: TreeBuilder, nodes: int) -> None:
         self.session.keep_grown(request.slot, tree, nodes)

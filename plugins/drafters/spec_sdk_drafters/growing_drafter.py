@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request, TreeShape, TreeTold
+from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growth, Request, TreeShape, TreesTold
 from spec_sdk.errors import of_request
 from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.draft_levels import DraftedLevel
 from spec_sdk.model.models import Models
-from spec_sdk.ops.grown_paths import ClosedTree, GrownPaths, PathDraws, ProbablePaths, TreeClosing
+from spec_sdk.ops.grown_paths import ClosedTrees, GrownPaths, PathDraws, ProbablePaths, TreeClosing
 from spec_sdk.plugin import not_inherited
 from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -74,11 +74,11 @@ class GrowingDrafter(Drafter):
         shape: TreeShape,
         roots: Sequence[DraftLogits],
         draws: Sequence[Sequence[float]],
-        tell: TreeTold | None,
+        tell: TreesTold | None,
     ) -> list[list[DraftedLevel]] | None:
         """All levels of trees of one shape, of each request, from the logits of its root; None, the default, where the
         model is fed level by level. ``draws``: of each request, where children are drawn, a random number for each
-        node, level by level, and the numbers of its sampling. ``tell``: given the one request's tree before it is read.
+        node, level by level, and the numbers of its sampling. ``tell``: given the trees before they are read.
         """
         return None
 
@@ -102,8 +102,8 @@ class GrowingDrafter(Drafter):
         """Whether :meth:`grown_paths` may do anything."""
         return False
 
-    def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
-        """The pass of :meth:`root_pass` for one request, with the levels of ``paths`` fed besides where that is one
+    def grown_paths(self, requests: Sequence[Request], paths: Sequence[ProbablePaths]) -> list[GrownPaths] | None:
+        """The pass of :meth:`root_pass`, with the levels of each request's ``paths`` fed besides where that is one
         call. None, the default, and nothing done, where the model is fed level by level.
         """
         return None
@@ -122,7 +122,7 @@ class GrowingDrafter(Drafter):
             for request in (requests[i] for i in able):
                 context.follow(request.slot, request.tokens, request.stop_ids)
         ahead = self._grown_paths(requests, budgets, depths, able)
-        roots = [] if ahead is None else [ahead.root]
+        roots = [grown.root for grown in ahead or ()]
         if able and ahead is None:
             roots = self.root_pass([requests[i] for i in able])()
         known = self._known_levels(requests, budgets, depths, dict(zip(able, roots, strict=True)))
@@ -137,7 +137,7 @@ class GrowingDrafter(Drafter):
             grow_known(drafts[i], *levels_and_logits)
         unknown = [draft for i, draft in drafts.items() if i not in known]
         if ahead is not None:
-            asking = [draft for draft in unknown if self._follow(draft, ahead)]
+            asking = [draft for draft, grown in zip(drafts.values(), ahead, strict=True) if self._follow(draft, grown)]
         else:
             asking = advanced(unknown, [None] * len(unknown))
         while asking:
@@ -154,21 +154,36 @@ class GrowingDrafter(Drafter):
 
     def _grown_paths(
         self, requests: Sequence[Request], budgets: Sequence[Budget], depths: Sequence[int], able: Sequence[int]
-    ) -> GrownPaths | None:
-        """What :meth:`grown_paths` gives of one request alone, whose growth says what it will ask for."""
-        if len(able) != 1 or not self.grows_paths or requests[able[0]].changes_logits:
+    ) -> list[GrownPaths] | None:
+        """What :meth:`grown_paths` gives of those that are ``able``, whose growth says what it will ask for."""
+        if not (able and self.grows_paths):
             return None
-        request, budget, depth = requests[able[0]], budgets[able[0]], depths[able[0]]
-        if self._known_shape(request, budget, depth) is not None:
-            # all of its levels are drafted behind the root
+        together, tells = [requests[i] for i in able], len(able) == len(requests)
+        paths = [self._paths(requests[i], budgets[i], depths[i], tells) for i in able]
+        known = [own for own in paths if own is not None]
+        if len(known) == len(paths):
+            return self.grown_paths(together, known)
+        return self._drawn_path(together[0], budgets[able[0]], depths[able[0]]) if len(able) == 1 else None
+
+    def _paths(self, request: Request, budget: Budget, depth: int, tells: bool) -> ProbablePaths | None:
+        """The paths that a request's growth will ask for; None where it does not say so, or all levels are drafted
+        behind the root. ``tells``: whether the tree may be told of before it is read.
+        """
+        if request.changes_logits or self._known_shape(request, budget, depth) is not None:
             return None
         width = self.growth.kept_paths(request)
-        if width is not None:
-            # what feeds levels without asking does not see where one is worth less than it costs
-            last = self._levels.get(request.slot) if budget.level_cost else None
-            most_levels = None if last is None else last + 1
-            paths = ProbablePaths(width, depth, budget.nodes, budget.level_cost, most_levels, self.vocabulary)
-            return self.grown_paths(request, replace(paths, closing=self._closing(request, budget)))
+        if width is None:
+            return None
+        # what feeds levels without asking does not see where one is worth less than it costs
+        last = self._levels.get(request.slot) if budget.level_cost else None
+        most_levels = None if last is None else last + 1
+        paths = ProbablePaths(width, depth, budget.nodes, budget.level_cost, most_levels, self.vocabulary)
+        return replace(paths, closing=self._closing(request, budget)) if tells else paths
+
+    def _drawn_path(self, request: Request, budget: Budget, depth: int) -> list[GrownPaths] | None:
+        """A chain that is drawn in the call that feeds it."""
+        if request.changes_logits or self._known_shape(request, budget, depth) is not None:
+            return None
         shape, recipe = self.growth.fixed_shape(depth, budget.nodes, request), request.sampler.recipe
         if shape is None or shape.draw_temperature is None or max(shape.widths) > 1:
             return None
@@ -177,8 +192,8 @@ class GrowingDrafter(Drafter):
         state = request.rng.get_state()
         uniforms = uniforms_of(request, len(shape.widths))
         draws = PathDraws(tuple(uniforms), recipe.shaping, shape.draw_temperature, self.vocabulary)
-        grown = self.grown_paths(request, ProbablePaths.drawn(draws))
-        if grown is None or grown.root.drawn_KW is None:
+        grown = self.grown_paths([request], [ProbablePaths.drawn(draws)])
+        if grown is None or grown[0].root.drawn_KW is None:
             request.rng.set_state(state)
         return grown
 
@@ -187,19 +202,19 @@ class GrowingDrafter(Drafter):
         prices not many more than the tree before had, of which most would be left out.
         """
         last = self._sizes.get(request.slot)
-        if self.tree_told is None or last is None:
+        if self.trees_told is None or last is None:
             return budget
         return replace(budget, node_costs=budget.node_costs[: 1 << last.bit_length()])
 
     def _closing(self, request: Request, budget: Budget) -> TreeClosing | None:
         """How the tree is closed, where that is wanted before it is read."""
-        most = None if self.tree_told is None else self.growth.most_offered(request)
+        most = None if self.trees_told is None else self.growth.most_offered(request)
         return None if most is None else TreeClosing(most, budget.node_costs, self._tell)
 
-    def _tell(self, closed: ClosedTree) -> None:
-        if self.tree_told is not None:
+    def _tell(self, closed: ClosedTrees) -> None:
+        if self.trees_told is not None:
             self._told = True
-            self.tree_told(closed)
+            self.trees_told(closed)
 
     def _follow(self, draft: GrowingDraft, grown: GrownPaths) -> bool:
         """Let a tree grow with the levels that were fed for it, as long as it asks for just these; whether it asks for
@@ -237,7 +252,8 @@ class GrowingDrafter(Drafter):
             drawing = together if shape.drawn else []
             states = [request.rng.get_state() for request in drawing]
             draws = [draws_of(request, sum(shape.nodes)) for request in drawing]
-            tell = self._tell if self._keeps_all(requests[index[0]], budgets[index[0]], shape) else None
+            keeps_all = all(self._keeps_all(requests[i], budgets[i], shape) for i in index)
+            tell = self._tell if keeps_all and len(index) == len(requests) else None
             drafted = self.levels_at_once(together, shape, [roots[i] for i in index], draws, tell)
             if drafted is not None:
                 for i, levels in zip(index, drafted, strict=True):
@@ -263,8 +279,8 @@ class GrowingDrafter(Drafter):
         return shape
 
     def _keeps_all(self, request: Request, budget: Budget, shape: TreeShape) -> bool:
-        """Whether a tree that is wanted before it is read has all nodes of its shape."""
-        if self.tree_told is None:
+        """Whether a tree is wanted before it is read, and has all nodes of its shape."""
+        if self.trees_told is None:
             return False
         return shape.drawn or self.growth.most_offered(request) == 0 and not budget.node_costs
 

@@ -55,9 +55,10 @@ class OneLayerHeadDrafter(GrowingHeadDrafter):
         # a session of another kind need not know of that
         return getattr(self.session, "grows_paths", False)
 
-    def grown_paths(self, request: Request, paths: ProbablePaths) -> GrownPaths | None:
-        slots, tokens, features = self._take_unfed([request])
-        return self.session.feed_pairs_and_grow(slots[0], tokens[0], features[0], paths) if slots else None
+    def grown_paths(self, requests: Sequence[Request], paths: Sequence[ProbablePaths]) -> list[GrownPaths] | None:
+        if not all(self._unfed.has_any(request.slot) for request in requests):
+            return None
+        return self.session.feed_pairs_and_grow(*self._take_unfed(requests), paths)
 
     def keep_grown(self, request: Request, tree: TreeBuilder, nodes: int) -> None:
         self.session.keep_grown(request.slot, tree, nodes)

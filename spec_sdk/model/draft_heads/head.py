@@ -153,8 +153,12 @@ class CapturedHeadExecutor(DraftHeadExecutor):
         return self._passes.grows_paths
 
     def grow_paths(
-        self, rows: RowsToCommit, cache: Cache, output: OutputRows | None, paths: ProbablePaths
-    ) -> GrownPaths | None:
+        self,
+        rows: Sequence[RowsToCommit],
+        cache: Cache,
+        output: OutputRows | None,
+        paths: Sequence[ProbablePaths],
+    ) -> list[GrownPaths] | None:
         return self._passes.grow_paths(rows, cache, output, paths)
 
     def rows_of(self, rows: int) -> int:

@@ -51,18 +51,26 @@ class DraftHeadSession(Session):
         return [self._logits(output) for output in self._feed_roots(slots, tokens, features, "last")]
 
     def feed_pairs_and_grow(
-        self, slot: int, tokens: Sequence[int], features_NM: torch.Tensor, paths: ProbablePaths
-    ) -> GrownPaths:
-        """:meth:`feed_pairs` for one slot, with the levels of ``paths`` fed besides where that is one call. Tell
+        self,
+        slots: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        features: Sequence[torch.Tensor],
+        paths: Sequence[ProbablePaths],
+    ) -> list[GrownPaths]:
+        """:meth:`feed_pairs`, with the levels of each slot's ``paths`` fed besides where that is one call. Tell
         :meth:`keep_grown` which of them were asked for.
         """
-        grown = self._grow_paths(RowsToCommit(slot, self.length(slot), tokens, features_NM), paths)
+        rows = [
+            RowsToCommit(slot, self.length(slot), new, features_NM)
+            for slot, new, features_NM in zip(slots, tokens, features, strict=True)
+        ]
+        grown = self._grow_paths(rows, paths)
         if grown is None:
-            (root,) = self.feed_pairs([slot], [tokens], [features_NM])
-            return GrownPaths(root)
-        self._keep([slot], [tokens])
-        assert grown.state_XM is not None
-        self._states_TM[slot] = grown.state_XM
+            return [GrownPaths(root) for root in self.feed_pairs(slots, tokens, features)]
+        self._keep(slots, tokens)
+        for slot, own in zip(slots, grown, strict=True):
+            assert own.state_XM is not None
+            self._states_TM[slot] = own.state_XM
         return grown
 
     def keep_grown(self, slot: int, tree: TreeBuilder, nodes: int) -> None:
