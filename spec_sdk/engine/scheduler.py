@@ -246,7 +246,8 @@ class Scheduler:
     def _finish(self, cycle: BegunCycle) -> None:
         """The verdicts, and what follows from them."""
         reads, turns, verdicts = host_reads.total(), going_on(cycle.turns), cycle.verdicts
-        goes_on = verdicts is not None and self._plain_steps.go_on(turns)
+        # to be asked of every cycle, also of those whose verdicts come behind the pass
+        goes_on = self._plain_steps.go_on(turns) and verdicts is not None
         # what the pass has decided takes no time of its own
         in_pass = bool(turns) and all(turn.pending is not None and turn.active.state.logprobs is None for turn in turns)
         # since the pass there may have been time that is no stage's

@@ -48,12 +48,15 @@ class TreesAhead:
         """Around the call that asks for the trees of ``asked``, which are some of the cycle's ``turns``."""
         self._launched = None
         plain = not any(turn.above or turn.active.view.constrained for turn in asked)
-        if not (self._target.one_launch and plain and len(asked) == len(turns)):
+        if not (self._target.scores_closed and plain and len(asked) == len(turns)):
             yield
             return
         self._drafter.trees_told = lambda closed: self._launch(asked, closed, clock)
         try:
             yield
+        except BaseException:
+            self._launched = None
+            raise
         finally:
             self._drafter.trees_told = None
 
@@ -62,7 +65,7 @@ class TreesAhead:
         began = clock.mark()
         scores = attempt(self._target.score_closed, slots, roots, closed, self._drafter.taps)
         # what fails for want of memory, say, is asked for again, and then ends the requests
-        if scores is not None and not isinstance(scores, Exception):
+        if not isinstance(scores, Exception):
             self._launched = LaunchedPass(turns, closed, scores, began, clock.mark())
 
     def hand_out(self, turns: Sequence[Turn]) -> LaunchedPass | None:

@@ -219,8 +219,7 @@ class Session:
         """
         prefixes = [self.length(slot) + 1 for slot in slots]
         room = isinstance(self.cache, KVCache) and self.cache.slots > max(slots) and self.cache.capacity > max(prefixes)
-        plain = type(self.runner) is SequentialRunner
-        if not (self.one_launch and plain and room and max(prefixes) < self.context):
+        if not (self.scores_closed and room and max(prefixes) < self.context):
             return None
         requests = [RequestRows.tree(slot, prefix, [0], [0], [1]) for slot, prefix in zip(slots, prefixes, strict=True)]
         plan = self._plan(self.runner, tuple(taps))
@@ -232,29 +231,33 @@ class Session:
         self._ahead.update(slots)
         return [self._scores(output) for output in outputs]
 
+    @property
+    def scores_closed(self) -> bool:
+        """Whether :meth:`score_closed` can be asked: where passes are plain, and one launch each."""
+        return self.one_launch and type(self.runner) is SequentialRunner
+
     def score_closed(
         self, slots: Sequence[int], roots: Sequence[int], closed: ClosedTrees, taps: Sequence[int]
-    ) -> list[Scores] | None:
+    ) -> list[Scores]:
         """:meth:`score` for trees that the host has not read, whose roots are these tokens: of all N rows that each may
         have. Ask :meth:`take_ahead` when they are known.
 
-        None, and nothing done, where more than a plain pass is needed.
+        For sessions that :attr:`scores_closed`.
         """
-        if not (self.one_launch and type(self.runner) is SequentialRunner):
-            return None
-        # places behind a tree's last node are rows that see the prefix alone, and that no row sees
         N, unknown = closed.node_B3N.shape[2], [0] * closed.node_B3N.shape[2]
+        # places behind a tree's last node are rows that see the prefix and themselves, and that no other row sees
+        own_ends = range(1, N + 1)
         requests = [
-            RequestRows.tree(slot, self.length(slot), [root, *unknown[1:]], unknown, unknown)
+            RequestRows.tree(slot, self.length(slot), [root, *unknown[1:]], unknown, own_ends)
             for slot, root in zip(slots, roots, strict=True)
         ]
 
         def fill(inputs: PassInputs) -> None:
-            token_BN, depth_BN, end_BN = closed.node_B3N.unbind(1)
+            token_BN, depth_BN, end_BN = closed.node_B3N.to(self.executor.device).unbind(1)
             inputs.token_BN[:, 1:N].copy_(token_BN[:, 1:].clamp(0, self.vocabulary - 1))
             inputs.position_BN[:, :N].add_(depth_BN)
             inputs.key_position_BT[:, :N].add_(depth_BN)
-            inputs.key_end_BT[:, :N].copy_(end_BN)
+            inputs.key_end_BT[:, :N].clamp_(min=end_BN)
 
         outputs = self._run("tree", requests, self._plan(self.runner, tuple(taps)), fill=fill)
         self._ahead.update(slots)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.model.tree_intervals import intervals
-from spec_sdk.ops.grown_paths import ProbablePaths
+from spec_sdk.ops.grown_paths import NEGLIGIBLE_GAIN, ProbablePaths
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,8 @@ class ClosingRule:
         kept_B1 = (joint_BM > -math.inf).sum(1, keepdim=True)
         if self.priced:
             gain_BM = torch.where(joint_BM > -math.inf, joint_BM.exp().cumsum(1) - cost_BM, -math.inf)
-            most_B1, at_B1 = gain_BM.max(1, keepdim=True)
-            kept_B1 = torch.where(most_B1 > 0, at_B1 + 1, 0)
+            most_B1, number_M = gain_BM.amax(1, keepdim=True), torch.arange(1, self.most + 1, device=gain_BM.device)
+            # of equal gains that of the fewest nodes, whatever the rounding of the sums
+            first_B1 = torch.where(gain_BM >= most_B1 - NEGLIGIBLE_GAIN, number_M, self.most).amin(1, keepdim=True)
+            kept_B1 = torch.where(most_B1 > NEGLIGIBLE_GAIN, first_B1, 0)
         return ordered.indices[:, : self.most], kept_B1

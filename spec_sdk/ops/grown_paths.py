@@ -20,6 +20,9 @@ from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.rows import Shaping
 
+NEGLIGIBLE_GAIN = 1e-12
+"""Expected tokens that may be the rounding of a sum: of two trees that differ by no more the smaller is kept."""
+
 
 class TreeArrays(Protocol):
     """What :class:`~spec_sdk.tree.TokenTree` has of its nodes."""

@@ -85,9 +85,9 @@ class Recorded:
         self._ahead = {slot: each.logits_NV for slot, each in zip(slots, scores or (), strict=False)}
         return scores
 
-    def _score_closed(self, slots: Sequence[int], *others: Any) -> list[Scores] | None:
-        scores: list[Scores] | None = type(self._target).score_closed(self._target, slots, *others)
-        self._ahead = {slot: each.logits_NV for slot, each in zip(slots, scores or (), strict=False)}
+    def _score_closed(self, slots: Sequence[int], *others: Any) -> list[Scores]:
+        scores: list[Scores] = type(self._target).score_closed(self._target, slots, *others)
+        self._ahead = {slot: each.logits_NV for slot, each in zip(slots, scores, strict=True)}
         return scores
 
     def _take_ahead(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool:

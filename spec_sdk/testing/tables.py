@@ -45,6 +45,7 @@ class TableModel:
     """
 
     one_launch = False
+    scores_closed = False
 
     def __init__(self, vocabulary: int, seed: int, *, spread: float = 1.5, context: int = 4096) -> None:
         self.vocabulary = vocabulary
@@ -116,8 +117,8 @@ class TableModel:
 
     def score_closed(
         self, slots: Sequence[int], roots: Sequence[int], closed: ClosedTrees, taps: Sequence[int]
-    ) -> None:
-        """Nothing: a pass that is no launch is not made before its trees are read."""
+    ) -> list[Scores]:
+        raise NotImplementedError("a pass that is no launch is not made before its trees are read")
 
     def take_ahead(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool:
         return False

@@ -18,7 +18,7 @@ from spec_sdk.ops.grown_paths import ClosedTrees
 from spec_sdk.registry import Registry
 from spec_sdk.testing import StaticOps, repeated
 from spec_sdk.testing.defaults import request_for
-from spec_sdk_drafters.growing_drafter import GrowingDrafter
+from spec_sdk_drafters.growing_drafter import LEAST_ROOM, GrowingDrafter
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
 from tests.draft_heads.test_drafter import SIZES, Served
 from tests.support.tiny_decoder import tiny_decoder
@@ -141,6 +141,40 @@ def test_a_tree_that_may_be_cut_on_the_host_is_not_told(options: dict[str, Any],
 
 
 @torch.no_grad()
+def test_a_tree_that_is_not_told_has_all_the_room_that_it_is_granted() -> None:
+    """A draft model that is not captured is fed level by level."""
+    drafter, told = made("draft_model", DYNAMIC | {"max_nodes": 30}, TinyModels()), list[ClosedTrees]()
+    drafter.trees_told = told.append
+    served = Served(drafter, [4, 8, 15], 3)
+    assert served.cycle(Budget(4, node_costs=(0.0, 5.0, 9.0))).size == 1
+    assert served.cycle(Budget(4, node_costs=(0.0,) * 64)).size == 31 and not told
+
+
+class Sure(StaticOps):
+    """Gives every node's best child all of its probability, and the others an even share of next to nothing."""
+
+    def top_log_probabilities(self, logits_KV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        logprob_KW, token_KW = super().top_log_probabilities(logits_KV, count)
+        logprob_KW[:, 0], logprob_KW[:, 1:] = 0.0, -9.0
+        return logprob_KW, token_KW
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", ["beam", "dynamic", "dynamic, few nodes", "dear nodes", "all at a price"])
+def test_of_equally_probable_nodes_both_keep_the_same(case: str) -> None:
+    options, budget = CASES[case]
+    models = TinyModels()
+    executor = GraphExecutor(tiny_decoder("smollm", 1), Sure(), repeated)
+    models._draft, models.ops = replace(models._draft, executor=executor), Sure()
+    drafter = made("draft_model", options, models)
+    served, told = Served(drafter, [4, 8, 15, 16, 23], 3), list[ClosedTrees]()
+    drafter.trees_told = told.append
+    for _ in range(6):
+        tree = served.cycle(budget)
+        assert told.pop().are([tree])
+
+
+@torch.no_grad()
 def test_nothing_is_told_where_nobody_asks() -> None:
     for options in (DYNAMIC, {"width": 3}):
         assert Served(draft_model(options), [4, 8, 15], 3).cycle(Budget(3)).size > 1
@@ -156,7 +190,7 @@ def test_under_prices_the_next_tree_has_room_for_twice_as_many_nodes() -> None:
         last = drafter._sizes[0]
         tree = served.cycle(budget)
         rows = told[-1].node_B3N.shape[2]
-        assert last < rows <= 2 * last and tree.size <= rows
+        assert last < rows <= max(LEAST_ROOM, 2 * last) and tree.size <= rows
     assert told[0].node_B3N.shape[2] <= len(DEAR)
     drafter.finish([served.request.view])
     assert not drafter._sizes

@@ -104,8 +104,8 @@ TREES_AHEAD = (
     Mutant(
         "trees ahead: as many rows as prices",
         DRAFTER,
-        "budget.node_costs[: 1 << last.bit_length()]",
-        "budget.node_costs[: 64 << last.bit_length()]",
+        "budget.node_costs[: max(LEAST_ROOM, 1 << last.bit_length())]",
+        "budget.node_costs[: max(LEAST_ROOM, 64 << last.bit_length())]",
         (f"{TOLD}::test_under_prices_the_next_tree_has_room_for_twice_as_many_nodes",),
     ),
     Mutant(
@@ -125,8 +125,8 @@ TREES_AHEAD = (
     Mutant(
         "trees ahead: nobody sees anybody",
         SESSION,
-        "inputs.key_end_BT[:, :N].copy_(end_BN)",
-        "inputs.key_end_BT[:, :N].copy_(0 * end_BN)",
+        "inputs.key_end_BT[:, :N].clamp_(min=end_BN)",
+        "inputs.key_end_BT[:, :N].clamp_(min=0 * end_BN)",
         (SAME,),
     ),
     Mutant(
@@ -226,5 +226,47 @@ TREES_AHEAD = (
         "together, tells = [requests[i] for i in able], len(able) == len(requests)",
         "together, tells = [requests[i] for i in able], True",
         (f"{TOLD}::test_trees_of_some_requests_are_not_told",),
+    ),
+    Mutant(
+        "trees ahead: places of no node see nothing",
+        SESSION,
+        "own_ends = range(1, N + 1)",
+        "own_ends = unknown",
+        (f"{AHEAD}::test_behind_no_prefix_the_places_of_no_node_see_themselves",),
+    ),
+    Mutant(
+        "trees ahead: a target that cannot begin is told",
+        ENGINE,
+        "if not (self._target.scores_closed and plain",
+        "if not (self._target.one_launch and plain",
+        (f"{AHEAD}::test_a_target_that_cannot_begin_is_told_of_nothing",),
+    ),
+    Mutant(
+        "trees ahead: a pause is never over",
+        "spec_sdk/engine/scheduler.py",
+        "goes_on = self._plain_steps.go_on(turns) and verdicts is not None",
+        "goes_on = verdicts is not None and self._plain_steps.go_on(turns)",
+        (f"{AHEAD}::test_a_single_plain_step_launches_nothing",),
+    ),
+    Mutant(
+        "trees ahead: room is taken from trees that are not told",
+        DRAFTER,
+        "        if self._told:\n            budgets",
+        "        if self.trees_told is not None:\n            budgets",
+        (f"{TOLD}::test_a_tree_that_is_not_told_has_all_the_room_that_it_is_granted",),
+    ),
+    Mutant(
+        "trees ahead: of equally probable nodes those that come first in pre-order",
+        "plugins/drafters/spec_sdk_drafters/priced_tree.py",
+        "(-joint_N[node], tree.depth_N[node], node)",
+        "(-joint_N[node], node)",
+        (f"{TOLD}::test_of_equally_probable_nodes_both_keep_the_same",),
+    ),
+    Mutant(
+        "trees ahead: of equally probable children those of the lowest token",
+        "plugins/growth/spec_sdk_growth/dynamic.py",
+        "(-joint, level, parent, rank, offers.token_KW[k][rank])",
+        "(-joint, level, parent, offers.token_KW[k][rank], offers.token_KW[k][rank])",
+        (f"{TOLD}::test_of_equally_probable_nodes_both_keep_the_same",),
     ),
 )

@@ -28,6 +28,10 @@ GROWTHS = (
 )
 
 
+LEAST_ROOM = 8
+"""Nodes that a tree may have whatever the one before had: a pass over so many takes hardly longer than over one."""
+
+
 class GrowingSession(Protocol):
     """What a tree grows in: a session of a draft model or of a draft head."""
 
@@ -114,7 +118,6 @@ class GrowingDrafter(Drafter):
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
         self.before_growing(requests)
         self._told = False
-        budgets = [self._with_room(*case) for case in zip(requests, budgets, strict=True)]
         depths = [min(budget.depth, self.room(request)) for request, budget in zip(requests, budgets, strict=True)]
         able = [i for i, depth in enumerate(depths) if depth >= 1]
         drafts: dict[int, GrowingDraft] = {}
@@ -122,6 +125,8 @@ class GrowingDrafter(Drafter):
             for request in (requests[i] for i in able):
                 context.follow(request.slot, request.tokens, request.stop_ids)
         ahead = self._grown_paths(requests, budgets, depths, able)
+        if self._told:
+            budgets = [self._with_room(*case) for case in zip(requests, budgets, strict=True)]
         roots = [grown.root for grown in ahead or ()]
         if able and ahead is None:
             roots = self.root_pass([requests[i] for i in able])()
@@ -198,18 +203,18 @@ class GrowingDrafter(Drafter):
         return grown
 
     def _with_room(self, request: Request, budget: Budget) -> Budget:
-        """Where a pass over the tree may begin before it is read, it is over as many rows as the tree may have: under
-        prices not many more than the tree before had, of which most would be left out.
+        """Of a tree that is told of before it is read. The pass is over as many rows as the tree may have: under prices
+        not many more than the tree before had, of which most would be left out.
         """
         last = self._sizes.get(request.slot)
-        if self.trees_told is None or last is None:
+        if last is None:
             return budget
-        return replace(budget, node_costs=budget.node_costs[: 1 << last.bit_length()])
+        return replace(budget, node_costs=budget.node_costs[: max(LEAST_ROOM, 1 << last.bit_length())])
 
     def _closing(self, request: Request, budget: Budget) -> TreeClosing | None:
         """How the tree is closed, where that is wanted before it is read."""
         most = None if self.trees_told is None else self.growth.most_offered(request)
-        return None if most is None else TreeClosing(most, budget.node_costs, self._tell)
+        return None if most is None else TreeClosing(most, self._with_room(request, budget).node_costs, self._tell)
 
     def _tell(self, closed: ClosedTrees) -> None:
         if self.trees_told is not None:

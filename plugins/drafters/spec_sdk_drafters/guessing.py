@@ -10,6 +10,7 @@ from typing import Any
 
 from spec_sdk.contracts import Budget, TopTokens
 from spec_sdk.ops.draws import part_of
+from spec_sdk.ops.grown_paths import NEGLIGIBLE_GAIN
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.guess_source import GuessSource
 
@@ -151,7 +152,7 @@ def worthwhile(probabilities: Sequence[float], node_costs: Sequence[float]) -> i
     best, gain, most = 0, 0.0, 0.0
     for kept, (probability, cost) in enumerate(zip(probabilities, node_costs[1:], strict=False), start=1):
         gain += probability
-        if gain - cost > most:
+        if gain - cost > most + NEGLIGIBLE_GAIN:
             best, most = kept, gain - cost
     return best
 

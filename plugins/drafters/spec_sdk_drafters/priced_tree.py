@@ -22,8 +22,8 @@ def worth_its_price(tree: TokenTree, node_costs: Sequence[float]) -> TokenTree:
     joint_N = [1.0]
     for node in range(1, tree.size):
         joint_N.append(joint_N[tree.parent_N[node]] * (own[node].probability or 0.0))
-    # in pre-order a parent comes first of two that are as probable, and no child is more probable than it
-    best = sorted(range(1, tree.size), key=lambda node: (-joint_N[node], node))
+    # of two that are as probable a parent comes first, and no child is more probable than it
+    best = sorted(range(1, tree.size), key=lambda node: (-joint_N[node], tree.depth_N[node], node))
     kept = sorted(best[: worthwhile([joint_N[node] for node in best], node_costs)])
     built, node_of = TreeBuilder(tree.token_N[0]), {0: 0}
     for node in kept:

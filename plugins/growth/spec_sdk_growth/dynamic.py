@@ -47,18 +47,18 @@ class DynamicGrowth(MostProbableGrowth):
         width, max_nodes = self.config.width, self.config.max_nodes
         levels = yield from grow_levels(fed, root, depth, width, drafter)
         offered = [
-            (-joint, level, parent, token)
+            (-joint, level, parent, rank, offers.token_KW[k][rank])
             for level, offers in enumerate(levels)
             for k, parent in enumerate(offers.parents)
-            for joint, token in zip(offers.joint_KW[k], offers.token_KW[k], strict=True)
+            for rank, joint in enumerate(offers.joint_KW[k])
             if joint > -math.inf
         ]
         fed_as = {path: node for offers in levels for path, node in offers.added.items()}
         # sorted by level too, so that of two paths of equal probability the parent comes before its child
         most = min(max_nodes, fed.max_nodes - 1)
-        kept = sorted(sorted(offered)[:most], key=lambda offer: (offer[1], offer[2], offer[0]))
+        kept = sorted(sorted(offered)[:most], key=lambda offer: (*offer[1:3], offer[0]))
         tree, node_of, joint_of = TreeBuilder(fed.root), {0: 0}, {0: 0.0}
-        for cost, _, parent, token in kept:
+        for cost, _, parent, _, token in kept:
             chance = math.exp(-cost - joint_of[parent])
             node = tree.add(node_of[parent], token, "chosen", drafter=drafter, probability=chance)
             if (parent, token) in fed_as:
