@@ -31,7 +31,10 @@ WRITABLE = 0o200
 def whole_text() -> str:
     """All of standard input, read once: every job of a sweep gets the same. Raises UserError if it is no UTF-8."""
     try:
-        return sys.stdin.read().rstrip("\n")
+        text = sys.stdin.read()
+        # where the locale says nothing, bytes that are no text come as surrogates
+        text.encode("utf-8", "surrogateescape").decode("utf-8")
+        return text.rstrip("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"prompt: standard input is no UTF-8 text (byte {error.start})") from error
 

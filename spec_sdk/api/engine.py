@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from spec_sdk.api.answer import Answer, Part
@@ -270,4 +270,9 @@ def _listed(overrides: Sequence[str]) -> Sequence[str]:
     """A text is a sequence too, of letters."""
     if isinstance(overrides, str):
         raise UserError(f"overrides: {overrides!r} is a text; give a list of them, [{overrides!r}]")
+    if isinstance(overrides, Mapping):
+        given = [f"{key}={value}" for key, value in overrides.items()]
+        raise UserError(f"overrides: {overrides!r} is no list of texts; give {given!r}")
+    if (other := next((item for item in overrides if not isinstance(item, str)), None)) is not None:
+        raise UserError(f"overrides: {other!r} is no text such as 'drafter.width=4'")
     return overrides

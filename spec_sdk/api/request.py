@@ -99,4 +99,4 @@ def _is_one(prompts: Sequence[Any]) -> TypeGuard[Prompt]:
     # none of these is several: they are refused as one prompt
     if isinstance(prompts, bytes | Mapping | Set):
         return True
-    return len(prompts) > 0 and not isinstance(prompts[0], str | Request | Sequence)
+    return len(prompts) > 0 and not any(isinstance(item, str | Request | Sequence) for item in prompts)

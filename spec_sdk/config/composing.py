@@ -129,7 +129,7 @@ def reach_unlisted(overrides: Sequence[str]) -> list[str]:
     They are returned as they are if the choices among them cannot be composed. Raises UserError for an override that
     cannot be read.
     """
-    refuse_lists(overrides)
+    check_choices(overrides)
     try:
         config = _compose(_choices(overrides))
     except HydraException:
@@ -145,7 +145,7 @@ def _choices(overrides: Sequence[str]) -> list[str]:
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
-    refuse_lists(overrides)
+    check_choices(overrides)
     with config_loader() as loader:
         chosen = with_chosen_backend(overrides)
         config = loader.load_configuration(CONFIG_NAME, chosen, RunMode.RUN, from_shell=False)
@@ -236,13 +236,20 @@ def explain(error: Exception, overrides: Sequence[str]) -> UserError:
     return UserError(f"{where}: {first_line(error).rstrip('.')}{cause}")
 
 
-def refuse_lists(overrides: Sequence[str]) -> None:
-    """Raise UserError for a list where one plugin, pipeline or model is chosen: Hydra does not expect all of them."""
+def check_choices(overrides: Sequence[str]) -> None:
+    """Raise UserError where a plugin, pipeline or model is chosen by a list, which Hydra does not expect everywhere, or
+    by a path to somewhere else.
+    """
     for override in parse(overrides):
         group, value = override.key_or_group, override.value()
+        if group not in (*PLUGIN_NODES, "pipeline", "model"):
+            continue
         for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
-            if group in (*PLUGIN_NODES, "pipeline", "model") and isinstance(choice, list):
+            if isinstance(choice, list):
                 raise UserError(f"{group}: {choice} is a list; choose one{did_you_mean('', options_of(group))}")
+            name = str(choice)
+            if name.startswith("/") or ".." in name.split("/"):
+                raise UserError(f"{group}: '{name}' is a path and no name; --config-dir adds a directory of YAML")
 
 
 def is_composition_error(error: Exception) -> bool:

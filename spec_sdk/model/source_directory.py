@@ -93,6 +93,9 @@ def _nearest(path: Path) -> str:
     if not path.parent.is_dir():
         return f" ({path.parent} does not exist)"
     with contextlib.suppress(OSError):
-        hint = did_you_mean(path.name, os.listdir(path.parent))
-        return "" if hint.startswith(";") else hint
+        beside = os.listdir(path.parent)
+        hint = did_you_mean(path.name, beside)
+        # as it would be typed, with its directory
+        typed = did_you_mean(str(path), (str(path.parent / name) for name in beside if f"'{name}'" in hint))
+        return "" if hint.startswith(";") else typed
     return ""

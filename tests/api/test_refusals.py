@@ -115,6 +115,7 @@ def test_a_model_without_a_template(tmp_path: Path, error_of: Callable[..., str]
         ([480], {}, "prompt: token 480 lies outside the vocabulary of 480"),
         ([[]], {}, "prompt: it is empty"),
         ([1.5], {}, "prompt: 1.5 is no token id"),
+        ([None, 5], {}, "prompt: None is no token id"),
         (7, {}, "prompt: 7 is no text, chat or list of token ids"),
         (b"hi", {}, "prompt: b'hi' is no text, chat or list of token ids"),
         ({"hi"}, {}, "prompt: {'hi'} is no text, chat or list of token ids"),
@@ -142,6 +143,16 @@ def test_what_the_command_line_has_not(engine: Engine, prompt: Any, options: dic
     assert not engine.pipeline.engine.busy
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_no_prompt_costs_the_others_nothing(engine: Engine, place: int) -> None:
+    """Wherever it stands in a list."""
+    prompts: list[Any] = ["a", "b"]
+    prompts[place] = None
+    answers = engine.generate(prompts, max_new_tokens=2)
+    assert str(answers[place].error) == "prompt: None is no text, chat or list of token ids"
+    assert answers[1 - place].error is None and answers[1 - place].tokens
+
+
 def test_requests_and_engines_check_names_and_numbers(checkpoint: Path) -> None:
     with pytest.raises(UserError, match="max_tokens: unknown option, did you mean 'max_new_tokens'"):
         Request("a", max_tokens=3)  # type: ignore[call-arg]
@@ -163,6 +174,13 @@ def test_overrides_are_a_list_and_not_one_text(tmp_path: Path) -> None:
     write_text_checkpoint(tmp_path)
     with pytest.raises(UserError, match=r"^overrides: 'a=1' is a text; give a list of them, \['a=1'\]$"):
         Engine.from_pipeline("vanilla", target=str(tmp_path), overrides="a=1")
+    given: Any
+    for given, said in (
+        ({"a": 1}, r"^overrides: \{'a': 1\} is no list of texts; give \['a=1'\]$"),
+        (["prompt=a", 1], "^overrides: 1 is no text such as 'drafter.width=4'$"),
+    ):
+        with pytest.raises(UserError, match=said):
+            Engine.from_pipeline("vanilla", target=str(tmp_path), overrides=given)
     engine = Engine.from_pipeline("vanilla", target=str(tmp_path))
     assert repr(engine).startswith("<Engine vanilla, ") and repr(engine).endswith("float32, cpu, exact>")
     with pytest.raises(UserError, match="^overrides: 'a=1' is a text"):

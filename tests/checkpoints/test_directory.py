@@ -97,7 +97,7 @@ def test_unexpected_tensors_are_ignored(directory: Path) -> None:
 
 
 def test_missing_places_and_files(directory: Path, tmp_path: Path) -> None:
-    assert "no such file or directory, did you mean 'tiny'" in error_of(tmp_path / "tinny")
+    assert f"no such file or directory, did you mean '{tmp_path}/tiny'?" in error_of(tmp_path / "tinny")
     assert "nowhere does not exist" in error_of(tmp_path / "nowhere" / "model")
     assert "empty" in error_of(" ")
     (tmp_path / "empty").mkdir()

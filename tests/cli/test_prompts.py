@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -146,6 +147,16 @@ def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     yield put
     for end in open_ends:
         os.close(end)
+
+
+def test_bytes_that_are_no_text_are_told_of_by_name(
+    stdin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the locale has standard input read with surrogates in their place."""
+    stdin("", True)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), "utf-8", errors="surrogateescape"))
+    with pytest.raises(UserError, match=r"^prompt: standard input is no UTF-8 text \(byte 3\)$"):
+        standard_input.whole_text()
 
 
 @pytest.mark.parametrize("file", [True, False])
