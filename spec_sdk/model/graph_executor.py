@@ -42,6 +42,8 @@ LEAST_COMMITTED = 8
 """Rows that are padded to where a tree's levels are captured with them: so that few sizes come, and a pass over so many
 takes hardly longer than over one.
 """
+MOST_COMMITTED = 2 * LEAST_COMMITTED
+"""Rows of each of several requests that are fed with their trees' levels: all are padded to those of the longest."""
 STALE_AFTER = 2000
 """Passes in which a graph was of no use, after which it makes room too. Sooner, where more sizes come by turns than are
 kept, captures would take longer than they save: what finds no room runs without.
@@ -216,7 +218,8 @@ class GraphExecutor(TorchExecutor):
         if token_R is None:
             vocabulary = min(vocabulary, first.vocabulary or vocabulary)
         limit, most_rows = vocabulary if token_R is None else len(token_R), max(len(own.tokens) for own in rows)
-        taken = runner.capturable and max(most_rows, first.most_fed) <= MOST_ROWS and 0 < first.width <= limit
+        most_fed = max(own.most_fed for own in paths)
+        taken = runner.capturable and max(most_rows, most_fed) <= MOST_ROWS and 0 < first.width <= limit
         # a pass says what is wrong with a token that there is not
         known = all(min(own.tokens) >= 0 and max(own.tokens) < self.config.vocab_size for own in rows)
         drawn = any(own.draws is not None for own in paths)
@@ -224,6 +227,8 @@ class GraphExecutor(TorchExecutor):
             return None
         assert isinstance(cache, KVCache)
         padded_rows = max(LEAST_COMMITTED, self.rows_of(most_rows))
+        if len(rows) > 1 and padded_rows > MOST_COMMITTED:
+            return None
         levels, given = PathLevels.of(rows, paths, padded_rows), [own.features_NM for own in rows]
         if levels is None:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +47,7 @@ def check_growth(
     closes its tree where it is given logits of no rows, which only one that notes probabilities is; and where it says
     that its trees have a fixed shape, it feeds the levels of that shape, and adds the tokens that were drawn for it
     (:attr:`DraftLogits.drawn_KW <spec_sdk.contracts.DraftLogits>`), and where it says how many paths it keeps
-    (``kept_paths``), it feeds those.
+    (``kept_paths``), it feeds those, and its tree has the nodes that it says besides (``most_offered``).
     """
     run_checks(growth_checks(growth, draws=draws, budgets=budgets, make_sampler=make_sampler, seed=seed))
 
@@ -179,6 +179,8 @@ class _Draft:
         shape = growth.fixed_shape(budget.depth, budget.nodes, request)
         self._kept = growth.kept_paths(request)
         self._joint = {0: 0.0}
+        # of all paths that fed nodes offered, how probable they are
+        self._offered = dict[tuple[int, ...], float]()
         # of fewer tokens no tree can have it
         self._shape = shape if shape is not None and max(shape.widths) <= root.logits_KR.shape[-1] else None
         self._root = self._with_draws(root)
@@ -195,6 +197,9 @@ class _Draft:
             self._check_closed(done.value)
             self._check_draws()
             self._check_shape(done.value)
+            if self._kept is not None:
+                last = self._offers(self._root if self._logits is None else self._logits)
+                self._check_most_offered(done.value, last)
             self.closed = done.value
             return
         except ValueError as error:
@@ -249,6 +254,8 @@ class _Draft:
             assert isinstance(done.value, TokenTree), f"{where}, it returned {done.value!r}, which is no tree"
             assert self._tree.size == added, f"{where}, it added {self._tree.size - added} nodes"
             self._check_closed(done.value)
+            if self._kept is not None:
+                self._check_most_offered(done.value)
             self.closed, self.ended = done.value, True
         except Exception as error:
             raise AssertionError(f"{where}, it raised {in_a_line(error)}") from error
@@ -257,18 +264,9 @@ class _Draft:
 
     def _check_kept(self, count: int, logits: DraftLogits) -> None:
         """The level that is to be fed is that of the most probable paths, by the logits of the level above it."""
-        tree, kept = self._tree, self._kept
+        tree, kept, joint_of = self._tree, self._kept, self._offers(logits)
         assert kept is not None
-        level = tree.depth[-1]
-        above = [node for node in range(self._fed) if tree.depth[node] == level - 1][-len(logits) :]
-        share = (tree.max_nodes - self._fed) // (self._depth - level + 1)
-        offered = [
-            (self._joint[node] + logprob, node, token)
-            for node, *top in zip(above, *(part.tolist() for part in logits.top(kept)), strict=True)
-            for logprob, token in zip(*top, strict=True)
-        ]
-        joint_of = {(node, token): joint for joint, node, token in offered if joint > -math.inf}
-        chosen = sorted(joint_of, key=joint_of.__getitem__, reverse=True)[: min(kept, share)]
+        chosen = self._picked(joint_of)
         best = [path for path in joint_of if path in chosen]
         added = list(zip(tree.parent[-count:], tree.token[-count:], strict=True))
         assert added == best, (
@@ -277,6 +275,48 @@ class _Draft:
         )
         for node, path in enumerate(added, self._fed):
             self._joint[node] = joint_of[path]
+
+    def _offers(self, logits: DraftLogits) -> dict[tuple[int, int], float]:
+        """The children that the level that was fed last offers by these logits, and how probable the paths to them are:
+        (parent, token) → joint log-probability.
+        """
+        tree, kept = self._tree, self._kept
+        assert kept is not None
+        level = tree.depth[self._fed - 1]
+        above = [node for node in range(self._fed) if tree.depth[node] == level][-len(logits) :]
+        offered = [
+            (self._joint[node] + logprob, node, token)
+            for node, *top in zip(above, *(part.tolist() for part in logits.top(kept)), strict=True)
+            for logprob, token in zip(*top, strict=True)
+        ]
+        found = {(node, token): joint for joint, node, token in offered if joint > -math.inf}
+        self._offered |= {(*_path(tree, node), token): joint for (node, token), joint in found.items()}
+        return found
+
+    def _picked(self, joint_of: Mapping[tuple[int, int], float]) -> list[tuple[int, int]]:
+        """The most probable of a level's offers, as many as are kept and have room."""
+        level = self._tree.depth[self._fed - 1]
+        share = (self._tree.max_nodes - self._fed) // (self._depth - level)
+        return sorted(joint_of, key=joint_of.__getitem__, reverse=True)[: min(self._kept or 0, share)]
+
+    def _check_most_offered(self, closed: TokenTree, last: Mapping[tuple[int, int], float] | None = None) -> None:
+        """The closed tree has the nodes that ``most_offered`` says. ``last``: what the last logits offered; None: those
+        that it asked for last were not given to it.
+        """
+        tree, most = self._tree, self._growth.most_offered(self._request)
+        if most is None:
+            return
+        if most:
+            best = sorted(self._offered, key=self._offered.__getitem__, reverse=True)
+            expected = {*best[: min(most, tree.max_nodes - 1)]}
+        else:
+            expected = {_path(tree, node) for node in range(1, tree.size if last is None else self._fed)}
+            expected |= {(*_path(tree, node), token) for node, token in self._picked(last or {})}
+        found = {tuple(closed.token_N[i] for i in closed.path_to(node)[1:]) for node in range(1, closed.size)}
+        assert found == expected, (
+            f"{self._where}: its tree has the paths {sorted(found)}, and by most_offered={most} it keeps "
+            f"{sorted(expected)}"
+        )
 
     def _check_shape(self, closed: TokenTree) -> None:
         if self._shape is None:

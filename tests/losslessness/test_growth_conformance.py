@@ -247,6 +247,33 @@ class KeepsOtherPaths(StaticGrowth):
         super().__init__(StaticConfig(widths=[2, 1], children="top_k"))
 
 
+class KeepsOtherNodes(BeamGrowth):
+    """Says that it keeps the best of all levels, and keeps its paths."""
+
+    def most_offered(self, request: Request) -> int:
+        return 3
+
+    def __init__(self) -> None:
+        super().__init__(BeamConfig(width=2, children="top_k"))
+
+
+class PrunesItsPaths(KeepsOtherNodes):
+    """Says that it keeps its paths, and leaves out the last of them."""
+
+    def kept_paths(self, request: Request) -> int:
+        return 2
+
+    def most_offered(self, request: Request) -> int:
+        return 0
+
+    def grow_chosen(self, fed: TreeBuilder, root: DraftLogits, depth: int, drafter: str) -> Growing:
+        yield from super().grow_chosen(fed, root, depth, drafter)
+        kept = TreeBuilder(fed.root)
+        for node in range(1, max(2, fed.size - 1)):
+            kept.add(fed.parent[node], fed.token[node], "chosen", probability=0.1)
+        return kept.build().tree
+
+
 @pytest.mark.parametrize(
     ("growth", "fault"),
     [
@@ -268,9 +295,11 @@ class KeepsOtherPaths(StaticGrowth):
         (HasAnotherShape, "by its fixed shape"),
         (DrawsAgain, "it was given drawn_KW, tokens .*, and added "),
         (KeepsOtherPaths, "the 2 most probable paths that kept_paths says"),
+        (KeepsOtherNodes, "its tree has the paths .*, and by most_offered=3 it keeps"),
+        (PrunesItsPaths, "its tree has the paths .*, and by most_offered=0 it keeps"),
     ],
 )
-def test_a_faulty_growth_is_named(growth: Callable[[], StaticGrowth], fault: str) -> None:
+def test_a_faulty_growth_is_named(growth: Callable[[], Growth], fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
         check_growth(growth(), draws=1000, budgets=30)
 
@@ -307,6 +336,9 @@ def test_a_growth_of_its_own_says_itself_which_paths_it_keeps() -> None:
         def grow_chosen(self, fed: TreeBuilder, root: DraftLogits, depth: int, drafter: str) -> Growing:
             return super().grow_chosen(fed, root, 1, drafter)
 
+    for own in (Another, Other):
+        assert own.most_offered is Growth.most_offered
+    assert Growth.most_offered not in (BeamGrowth.most_offered, DynamicGrowth.most_offered)
     says = Growth.kept_paths
     # the shape of a chain does not hang on which paths are kept
     assert Other.fixed_shape is DynamicGrowth.fixed_shape is BeamGrowth.fixed_shape is not Growth.fixed_shape

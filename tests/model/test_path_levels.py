@@ -230,6 +230,9 @@ def test_requests_whose_levels_are_unlike_are_fed_by_passes() -> None:
     session = Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated))
     for unlike in (ProbablePaths(2, 4, 99), ProbablePaths(3, 4, 50)):
         assert not any(own.levels for own in session.feed_and_grow([0, 1], [[5], [6, 7]], [UNLIKE[0], unlike]))
+    # many rows of one are as many of all
+    assert not any(own.levels for own in session.feed_and_grow([0, 1], [[5] * 20, [6, 7]], UNLIKE[:2]))
+    assert all(own.levels for own in session.feed_and_grow([0, 1], [[5] * 9, [6, 7]], UNLIKE[:2]))
     few, fewer = ProbablePaths(3, 4, 7), ProbablePaths(3, 2, 7)
     assert counts_of_all([few, fewer]) is None and counts_of_all([few]) == counts_of(few)
     assert counts_of_all(UNLIKE) == (3, 3, 3)

@@ -199,8 +199,8 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
     Mutant(
         "kit for growths: kept_paths is not looked at",
         "spec_sdk/testing/growths.py",
-        "if self._kept is not None:",
-        "if False:",
+        "if self._kept is not None:\n            self._check_kept(",
+        "if False:\n            self._check_kept(",
         ("tests/losslessness/test_growth_conformance.py",),
     ),
 )

@@ -269,4 +269,18 @@ TREES_AHEAD = (
         "(-joint, level, parent, offers.token_KW[k][rank], offers.token_KW[k][rank])",
         (f"{TOLD}::test_of_equally_probable_nodes_both_keep_the_same",),
     ),
+    Mutant(
+        "kit for growths: most_offered is not looked at",
+        "spec_sdk/testing/growths.py",
+        "        if most is None:\n            return\n",
+        "        if most is None or most >= 0:\n            return\n",
+        ("tests/losslessness/test_growth_conformance.py::test_a_faulty_growth_is_named",),
+    ),
+    Mutant(
+        "trees ahead: many rows of one request are padded for all",
+        GRAPHS,
+        "if len(rows) > 1 and padded_rows > MOST_COMMITTED:",
+        "if len(rows) > 9 and padded_rows > MOST_COMMITTED:",
+        ("tests/model/test_path_levels.py::test_requests_whose_levels_are_unlike_are_fed_by_passes",),
+    ),
 )
