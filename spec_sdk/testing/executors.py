@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -24,7 +25,7 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.draft_logits import DraftLogits
-from spec_sdk.ops.grown_paths import PathDraws, ProbablePaths
+from spec_sdk.ops.grown_paths import GrownPaths, PathDraws, ProbablePaths
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.sampling_params import SamplingParams
 from spec_sdk.testing.random_weights import TINY, RandomWeights
@@ -106,23 +107,48 @@ def check_grown_paths(executor: Executor, tolerance: float, rng: random.Random, 
     chosen = [ProbablePaths(width, depth, nodes) for width, depth, nodes in SHAPES]
     params = SamplingParams(temperature=1.2)
     drawn = [PathDraws(uniforms, params, 0.8, vocabulary) for uniforms in ((0.2, 0.9, 0.5), (0.7,))]
-    for paths in (*chosen, *map(ProbablePaths.drawn, drawn)):
-        tokens = [rng.randrange(vocabulary) for _ in range(rng.randint(1, 9))]
-        (grown,) = ahead.feed_and_grow([1], [tokens], [paths])
-        (root,) = plain.feed([1], [tokens])
-        pairs, tree = [(grown.root, root)], TreeBuilder(tokens[-1], paths.nodes)
-        for level in grown.levels:
-            for parent, token in zip(level.parent_K, level.token_K, strict=True):
-                tree.add(parent, token, "chosen")
-            assert max(tree.depth) < paths.depth, f"{where}: a tree of {paths.depth} levels is fed {max(tree.depth)}"
-            pairs.append((level.logits, plain.grow([1], [tree], [len(level.token_K)])[0]))
-        for number, (found, expected) in enumerate(pairs):
-            of_own, of_passes = found.full_KV.float(), expected.full_KV.float()
-            off, most = float((of_own - of_passes).abs().max()), tolerance * float(of_passes.abs().max())
-            # a comparison with NaN is false
-            assert off <= most, f"{where}: level {number} of a tree that grows in one call is off by {off:.1e}"
-            if paths.draws is not None and found.drawn_KW is not None:
-                check_drawn(found, paths.draws, paths.draws.uniforms[number], where)
+    # several of unlike depths, whose levels are alike as far as they go
+    together = [[paths] for paths in (*chosen, *map(ProbablePaths.drawn, drawn))]
+    together.append([replace(chosen[1], depth=depth) for depth in (3, 2, 4)])
+    for asked in together:
+        slots = [2, 0, 1][-len(asked) :]
+        tokens = [[rng.randrange(vocabulary) for _ in range(rng.randint(1, 9))] for _ in asked]
+        grown = ahead.feed_and_grow(slots, tokens, asked)
+        assert len(grown) == len(asked), f"{where}: {len(grown)} trees grow of {len(asked)} requests"
+        for slot, own, paths, found in zip(slots, tokens, asked, grown, strict=True):
+            (root,) = plain.feed([slot], [own])
+            tree = TreeBuilder(own[-1])
+            check_levels(plain, slot, tree, paths, found, root, tolerance, where)
+            # of several what is fed behind the last level of one nobody asks for
+            deepest = max(each.depth for each in asked)
+            assert max(tree.depth) < deepest, f"{where}: trees of {deepest} levels are fed {max(tree.depth)}"
+
+
+def check_levels(
+    plain: Session,
+    slot: int,
+    tree: TreeBuilder,
+    paths: ProbablePaths,
+    grown: GrownPaths,
+    root: DraftLogits,
+    tolerance: float,
+    where: str,
+) -> None:
+    """The logits of what grew in one call behind the root of ``tree``, to which it is added, are those of a pass for
+    each level.
+    """
+    pairs = [(grown.root, root)]
+    for level in grown.levels:
+        for parent, child in zip(level.parent_K, level.token_K, strict=True):
+            tree.add(parent, child, "chosen")
+        pairs.append((level.logits, plain.grow([slot], [tree], [len(level.token_K)])[0]))
+    for number, (found, expected) in enumerate(pairs):
+        of_own, of_passes = found.full_KV.float(), expected.full_KV.float()
+        off, most = float((of_own - of_passes).abs().max()), tolerance * float(of_passes.abs().max())
+        # a comparison with NaN is false
+        assert off <= most, f"{where}: level {number} of a tree that grows in one call is off by {off:.1e}"
+        if paths.draws is not None and found.drawn_KW is not None:
+            check_drawn(found, paths.draws, paths.draws.uniforms[number], where)
 
 
 def check_drawn(logits: DraftLogits, draws: PathDraws, uniform: float, where: str) -> None:
