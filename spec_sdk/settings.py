@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -188,6 +188,10 @@ class SweepSettings:
         return tuple(metrics) if self.metric is not None else ()
 
 
+RUN_OPTIONS = tuple(f.name for f in dataclasses.fields(RunSettings))
+"""Those that belong to no group."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """All that a task needs to know.
@@ -241,12 +245,11 @@ class Settings:
         """Check the composed and resolved config. Raises UserError for the first thing that is wrong, by its path."""
         refuse_targets(config)
         groups = ("pipeline", "model", "sampling", "sweep")
-        run_keys = [f.name for f in dataclasses.fields(RunSettings)]
         for key in config:
-            if key not in (*groups, *PLUGIN_NODES, *run_keys):
+            if key not in (*groups, *PLUGIN_NODES, *RUN_OPTIONS):
                 meant = paths_to(str(key), config)
                 hint = f", did you mean {any_of([repr(path) for path in meant])}?" if meant else ""
-                hint = hint or did_you_mean(str(key), [*groups, *PLUGIN_NODES, *run_keys])
+                hint = hint or did_you_mean(str(key), [*groups, *PLUGIN_NODES, *RUN_OPTIONS])
                 raise UserError(f"{key}: unknown option{hint}")
         pipeline: PipelineSettings = merge_options(
             PipelineSettings, _group(config, "pipeline"), "pipeline", "the pipeline"
@@ -260,7 +263,7 @@ class Settings:
         _check_model(model)
         sampling = checked_sampling(_group(config, "sampling"))
         sweep = sweep_of(config)
-        run = checked_run({k: config[k] for k in run_keys if k in config})
+        run = checked_run({k: config[k] for k in RUN_OPTIONS if k in config})
         plugins: dict[str, Any] = {kind: _group(config, kind) for kind in PLUGIN_NODES}
         if run.plugin is not None and plugins["task"].get("name") != "check":
             raise UserError("plugin: it says which plugin task=check looks at; add task=check, or leave it out")
@@ -291,6 +294,16 @@ def checked_run(values: Mapping[str, Any]) -> RunSettings:
     run: RunSettings = merge_options(RunSettings, values, "", "spec-sdk")
     _check_run(run)
     return run
+
+
+def check_common(config: Mapping[str, Any], swept: Collection[str]) -> None:
+    """Raise UserError for options of no plugin that are wrong in every job of a sweep: none of the ``swept`` ones is
+    beside them, which might make them right.
+    """
+    if not any(key.partition(".")[0] == "sampling" for key in swept):
+        checked_sampling(_group(config, "sampling"))
+    if set(RUN_OPTIONS).isdisjoint(swept):
+        checked_run({key: config[key] for key in RUN_OPTIONS if key in config})
 
 
 def refuse_targets(config: Any) -> None:

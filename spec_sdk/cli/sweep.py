@@ -33,7 +33,7 @@ from spec_sdk.errors import UserError, did_you_mean, in_a_line
 from spec_sdk.files import expanded, missing_directories, remove_abandoned, remove_empty, write_json
 from spec_sdk.report import SUMMARY_COLUMNS, print_plugins_of_jobs, summary_cells
 from spec_sdk.run_output import OUTCOMES, SUMMARY, check_writable, unfinished_files
-from spec_sdk.settings import sweep_of
+from spec_sdk.settings import RUN_OPTIONS, check_common, sweep_of
 from spec_sdk.tables import number, print_table
 
 HYDRA_SWEEP_FILE = "multirun.yaml"
@@ -71,6 +71,9 @@ class Sweep:
         self._plugins = {kind: str(config.hydra.runtime.choices[f"hydra/{kind}"]) for kind in ("sweeper", "launcher")}
         self._swept = {o.key_or_group for o in parse(overrides) if o.is_sweep_override()}
         self._metrics = self._checked_metrics()
+        params = (config.hydra.sweeper or {}).get("params") or {}
+        self._swept |= {str(key).lstrip("+") for key in params}
+        self._check_common()
         self._directions = self._checked_directions()
         self._directory = self._make_directory()
         subdir = str(config.hydra.sweep._get_node("subdir"))
@@ -115,11 +118,10 @@ class Sweep:
             hydra.sweep.dir = str(self._directory)
             hydra.overrides.hydra.append(f"hydra.sweep.dir={as_text(str(self._directory))}")
         JobRuntime.instance().set("name", hydra.job.name)
-        params = (hydra.sweeper or {}).get("params") or {}
         job = SweepJob(
             directory=self._directory,
             started_in=Path.cwd(),
-            swept=frozenset(self._swept | {str(key).lstrip("+") for key in params}),
+            swept=frozenset(self._swept),
             own_subdirectories=self._own_subdirectories,
             metrics=self._metrics,
             optimised=self._plugins["sweeper"] != EXHAUSTIVE,
@@ -197,6 +199,13 @@ class Sweep:
             if name not in known_metrics():
                 raise UserError(f"sweep.metric: unknown metric {name!r}{did_you_mean(name, known_metrics())}")
         return names
+
+    def _check_common(self) -> None:
+        """What is wrong with every job is said once, and before the first of them."""
+        common = OmegaConf.masked_copy(self._config, ["sampling", *RUN_OPTIONS])
+        values = OmegaConf.to_container(common, resolve=True)
+        assert isinstance(values, dict)
+        check_common({str(key): value for key, value in values.items()}, self._swept)
 
     def _checked_directions(self) -> tuple[str, ...]:
         """The sweeper's direction for each metric; none where it has none, or tries everything."""

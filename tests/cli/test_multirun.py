@@ -131,6 +131,27 @@ def test_a_bug_in_one_job_is_status_1_and_the_others_run(cli: Cli, fake: Callabl
     assert [job["status"] for job in summary()] == [1, 0, 2]
 
 
+@pytest.mark.parametrize(
+    ("common", "told"),
+    [
+        ("max_new_tokens=0", "error: max_new_tokens: 0 must be 1 or more"),
+        ("sampling.top_p=2", "error: sampling.top_p: 2.0 must be above 0"),
+        ("language=en", "error: language: it says how audio is transcribed"),
+    ],
+)
+def test_what_is_wrong_with_all_jobs_is_said_once(cli: Cli, common: str, told: str) -> None:
+    result = cli("-m", "pipeline=vanilla,suffix", common, "output_dir=out")
+    assert result.status == 2 and result.err.count(told) == result.err.count("error: ") == 1
+    assert not Path("out").exists()
+
+
+def test_a_wrong_value_among_others_costs_its_own_jobs(cli: Cli) -> None:
+    """Also of an option that those beside it might make right."""
+    result = cli("-m", "max_new_tokens=0,7", "sampling.temperature=0,-1", "output_dir=out")
+    assert result.status == 2 and result.err.count("error: ") == 3
+    assert [job["job"] for job in summary() if job["error"] is None] == ["max_new_tokens=7,sampling.temperature=0"]
+
+
 def test_a_choice_that_does_not_exist_is_refused_before_anything_runs(cli: Cli) -> None:
     result = cli("-m", "pipeline=vanilla,vanila", "output_dir=deep/out")
     assert (result.status, result.out) == (2, "")
