@@ -39,7 +39,8 @@ from spec_sdk.bench.random_models import SHAPES, random_decoder
 from spec_sdk.contracts import DraftLogits, PassInputs, PassPlan, RequestState, SamplingParams, TreeShape
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.model.executor import PassOutput
-from spec_sdk.model.graph_executor import Capture, GraphExecutor, power_of_two
+from spec_sdk.model.graph_executor import Capture, GraphExecutor
+from spec_sdk.model.powers_of_two import power_of_two
 from spec_sdk.model.runners.attention_speculative import AttentionSpeculativeRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session

@@ -179,7 +179,8 @@ class Executor(ABC):
         paths: Sequence[ProbablePaths],
     ) -> list[GrownPaths] | None:
         """Feed each request's ``rows``, and the levels of the most probable paths behind them, in one call; None, the
-        default, and nothing done, where there is no such call. The cache is reserved for both.
+        default, and nothing done, where there is no such call. The cache is reserved for both, in each request for as
+        many levels as the one with most has: it may be fed, and given, more than its own.
 
         ``output``: what gives the logits of one request in place of the model's output head. Commits nothing.
         """

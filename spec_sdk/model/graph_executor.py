@@ -23,6 +23,7 @@ from spec_sdk.model.draft_levels import DraftLevels
 from spec_sdk.model.executor import Cache, PassOutput, PassPlan
 from spec_sdk.model.kv_cache import KVCache, is_exact
 from spec_sdk.model.path_levels import FedPaths, PathLevels
+from spec_sdk.model.powers_of_two import power_of_two
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import PLAIN
 from spec_sdk.model.torch_executor import TorchExecutor, last_live_row
@@ -424,12 +425,3 @@ def changed(output: PassOutput, change: Callable[[torch.Tensor], torch.Tensor]) 
         None if token_R is None else change(token_R),
         None if made is None else change(made),
     )
-
-
-def power_of_two(size: int) -> int:
-    """The least power of two that is not less.
-
-    >>> [power_of_two(size) for size in (1, 2, 3, 5, 8, 100)]
-    [1, 2, 4, 8, 8, 128]
-    """
-    return 1 << (size - 1).bit_length()

@@ -17,14 +17,24 @@ from dataclasses import dataclass
 import torch
 
 from spec_sdk.model.executor import PassOutput
+from spec_sdk.model.powers_of_two import power_of_two
 from spec_sdk.model.tree_closing import ClosingRule
 from spec_sdk.model.tree_intervals import intervals
 from spec_sdk.ops import Ops
 from spec_sdk.ops.draft_logits import DraftLogits
-from spec_sdk.ops.grown_paths import GrownLevel, GrownPaths, ProbablePaths, RowsToCommit, ToppedLogits
+from spec_sdk.ops.grown_paths import (
+    GrownLevel,
+    GrownPaths,
+    ProbablePaths,
+    RowsToCommit,
+    ToppedLogits,
+    TreeClosing,
+)
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows, placed_in
 
 CPU = torch.device("cpu")
+WIDEST = 2
+"""Times the rows that each request's own tree would have in a pass, up to which they share one with the widest."""
 Feed = Callable[[PassInputs, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor | None]]
 """A pass, and the features [B, K, M] of a level that a head is fed → logits [B, K, R] of its nodes, of rows that are
 committed those of the last, and what a head feeds their children [B, K, M].
@@ -222,8 +232,7 @@ class LevelNumbers:
         passes, base = level_passes(counts, nothing, nothing)
         per_slot, per_prefix = (level_passes(counts, *at)[1] - base for at in ((ones, nothing), (nothing, ones)))
         # each hangs on one of the two at most
-        owner = level_passes(counts, numbered, numbered)[1] - base
-        return LevelNumbers(passes, base, per_slot, per_prefix, owner * (per_slot + per_prefix > 0))
+        return LevelNumbers(passes, base, per_slot, per_prefix, level_passes(counts, numbered, numbered)[1] - base)
 
     def at(self, slots: Sequence[int], prefixes: Sequence[int]) -> torch.Tensor:
         if len(slots) == 1:
@@ -258,10 +267,21 @@ def closing_of(paths: Sequence[ProbablePaths], counts: tuple[int, ...]) -> Closi
         return None
     ((offered, priced),) = kinds
     last = None if offered else shares_of(longest)[len(counts)]
-    most = min(offered, longest.nodes - 1, (1 + sum(counts)) * longest.width) if last is None else sum(counts) + last
-    if priced:
-        most = min(most, max(len(closing.node_costs) for closing in closings) - 1)
-    return ClosingRule(longest.width, counts, last, most, priced) if most > 0 else None
+    rooms = [room_of(own, closing) for own, closing in zip(paths, closings, strict=True)]
+    most = min(max(rooms), (1 + sum(counts)) * longest.width if last is None else sum(counts) + last)
+    rows = [power_of_two(1 + min(room, most)) for room in rooms]
+    # each request has as many rows in the target's pass as the one with most
+    wide = len(rows) * max(rows) > WIDEST * sum(rows)
+    return None if wide or most < 1 else ClosingRule(longest.width, counts, last, most, priced)
+
+
+def room_of(paths: ProbablePaths, closing: TreeClosing) -> int:
+    """Most nodes below the root that a request's closed tree may have."""
+    rooms = [paths.nodes - 1]
+    if closing.node_costs:
+        rooms.append(len(closing.node_costs) - 1)
+    rooms.append(closing.most or sum(shares_of(paths)))
+    return min(rooms)
 
 
 def shares_of(paths: ProbablePaths) -> tuple[int, ...]:
@@ -294,9 +314,10 @@ def counts_of_all(paths: Sequence[ProbablePaths]) -> tuple[int, ...] | None:
     """Nodes of each level that is fed of all these requests; None where levels of one have other nodes than those of
     another. What is fed of a request beyond its own levels nobody asks for.
     """
-    if len({(own.width, own.nodes) for own in paths}) > 1:
-        return None
     longest = shares_of(max(paths, key=lambda own: own.depth))
-    if any(shares_of(own) != longest[: own.depth] for own in paths):
+    if any(own.width != paths[0].width or shares_of(own) != longest[: own.depth] for own in paths):
         return None
-    return max((counts_of(own) for own in paths), key=len)
+    most = max(len(counts_of(own)) for own in paths)
+    # each number of levels, of requests and of rows is a capture of its own
+    fed = most + most % 2 if len(paths) > 1 else most
+    return longest[: min(max(own.depth for own in paths) - 1, fed)]

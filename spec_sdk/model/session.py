@@ -361,13 +361,13 @@ class Session:
             self._fed[slot] = tree.token[1 : 1 + nodes]
 
     def _grow_paths(self, rows: Sequence[RowsToCommit], paths: Sequence[ProbablePaths]) -> list[GrownPaths] | None:
-        context, last = self.context_vocabulary, [own.prefix + len(own.tokens) - 1 for own in rows]
-        deepest = max(place + own.depth for place, own in zip(last, paths, strict=True))
+        context, last = self.context_vocabulary, max(own.prefix + len(own.tokens) - 1 for own in rows)
+        # each may be fed the levels of the one with most
+        deepest, most_fed = max(own.depth for own in paths), max(own.most_fed for own in paths)
         # the words of one text are no others' words
-        if not self.grows_paths or deepest > self.context or (context is not None and len(rows) > 1):
+        if not self.grows_paths or last + deepest > self.context or (context is not None and len(rows) > 1):
             return None
-        most = max(place + own.most_fed for place, own in zip(last, paths, strict=True))
-        self.cache.reserve(max(own.slot for own in rows) + 1, most)
+        self.cache.reserve(max(own.slot for own in rows) + 1, last + most_fed)
         self._ahead.difference_update(own.slot for own in rows)
         output = None if context is None else context.output_rows(rows[0].slot)
         return self.executor.grow_paths(rows, self.cache, output, paths)

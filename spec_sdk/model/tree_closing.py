@@ -36,13 +36,13 @@ class ClosingRule:
 
     def prices(self, paths: Sequence[ProbablePaths]) -> torch.Tensor:
         """What :meth:`closed` reads of each request's budget, float64 in host memory: how probably a level must be
-        reached, how many levels are fed at most, and what each number of kept children costs.
+        reached, how many levels are fed and how many children kept at most, and what each number of them costs.
         """
         rows = []
         for own in paths:
             costs = own.closing.node_costs[1 : self.most + 1] if self.priced and own.closing is not None else ()
             left = [math.inf] * (self.most - len(costs)) if self.priced else []
-            rows.append([own.least_reach, own.depth - 1, *costs, *left])
+            rows.append([own.least_reach, own.depth - 1, own.nodes - 1, *costs, *left])
         return torch.tensor(rows, dtype=torch.float64)
 
     def closed(
@@ -112,15 +112,19 @@ class ClosingRule:
             offered_BC = offered_BC & picked_BC
         return offered_BC & (joint_BC > -math.inf)
 
-    def _kept(self, joint_BC: torch.Tensor, cost_BM: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The most probable children [B, M], and how many of them are kept [B, 1]."""
+    def _kept(self, joint_BC: torch.Tensor, prices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The most probable children [B, M], and how many of them are kept [B, 1]. ``prices``: of those that nodes
+        have.
+        """
+        room_B1, cost_BM = prices[:, :1], prices[:, 1:]
         # of equally probable ones the earlier, which is the parent where they are parent and child
         ordered = joint_BC.sort(dim=1, descending=True, stable=True)
-        joint_BM = ordered.values[:, : self.most]
+        number_M = torch.arange(1, self.most + 1, device=joint_BC.device)
+        joint_BM = torch.where(number_M <= room_B1, ordered.values[:, : self.most], -math.inf)
         kept_B1 = (joint_BM > -math.inf).sum(1, keepdim=True)
         if self.priced:
             gain_BM = torch.where(joint_BM > -math.inf, joint_BM.exp().cumsum(1) - cost_BM, -math.inf)
-            most_B1, number_M = gain_BM.amax(1, keepdim=True), torch.arange(1, self.most + 1, device=gain_BM.device)
+            most_B1 = gain_BM.amax(1, keepdim=True)
             # of equal gains that of the fewest nodes, whatever the rounding of the sums
             first_B1 = torch.where(gain_BM >= most_B1 - NEGLIGIBLE_GAIN, number_M, self.most).amin(1, keepdim=True)
             kept_B1 = torch.where(most_B1 > NEGLIGIBLE_GAIN, first_B1, 0)

@@ -117,7 +117,7 @@ def check_grown_paths(executor: Executor, tolerance: float, rng: random.Random, 
         assert len(grown) == len(asked), f"{where}: {len(grown)} trees grow of {len(asked)} requests"
         for slot, own, paths, found in zip(slots, tokens, asked, grown, strict=True):
             (root,) = plain.feed([slot], [own])
-            tree = TreeBuilder(own[-1])
+            tree = TreeBuilder(own[-1], paths.nodes)
             check_levels(plain, slot, tree, paths, found, root, tolerance, where)
             # of several what is fed behind the last level of one nobody asks for
             deepest = max(each.depth for each in asked)
@@ -139,6 +139,8 @@ def check_levels(
     """
     pairs = [(grown.root, root)]
     for level in grown.levels:
+        fed = tree.size + len(level.token_K)
+        assert fed <= paths.nodes, f"{where}: a tree of {paths.nodes} nodes at most is fed {fed}"
         for parent, child in zip(level.parent_K, level.token_K, strict=True):
             tree.add(parent, child, "chosen")
         pairs.append((level.logits, plain.grow([slot], [tree], [len(level.token_K)])[0]))

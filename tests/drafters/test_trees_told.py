@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, SamplingParams
+from spec_sdk.contracts import Budget, Drafter, RequestState, SamplingParams
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.ops import host_reads
 from spec_sdk.ops.grown_paths import ClosedTrees
@@ -241,17 +241,32 @@ def test_a_level_more_than_was_fed_ends_the_tree() -> None:
     assert depths == [[1, 2, 3, 4], [1, 5, 5, 5]]
 
 
+def two_requests(drafter: GrowingDrafter) -> list[RequestState]:
+    """That it has prepared for."""
+    sampler = ExactSampler(ExactConfig(), SamplingParams(temperature=1.0))
+    states = [request_for(tokens, sampler, 3) for tokens in ([4, 8, 15], [16, 23, 42, 5])]
+    for number, state in enumerate(states):
+        state.id = state.slot = number
+    drafter.start([state.view for state in states])
+    return states
+
+
+@torch.no_grad()
+def test_each_of_several_trees_has_as_many_nodes_as_it_is_granted() -> None:
+    drafter, told = draft_model({**DYNAMIC, "max_nodes": 20}), list[ClosedTrees]()
+    requests = [state.view for state in two_requests(drafter)]
+    drafter.trees_told = told.append
+    trees = drafter.propose(requests, [Budget(2, 7), Budget(3, 99)])
+    assert [tree.size for tree in trees] == [7, 21] and told[0].are(trees)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("options", [DYNAMIC, {"width": 3}], ids=["paths", "drawn paths"])
 def test_trees_of_some_requests_are_not_told(options: dict[str, Any]) -> None:
     """The pass is over all requests; of all of them they are told, in their order."""
     drafter, told = draft_model(options), list[ClosedTrees]()
-    sampler = ExactSampler(ExactConfig(), SamplingParams(temperature=1.0))
-    states = [request_for(tokens, sampler, 3) for tokens in ([4, 8, 15], [16, 23, 42, 5])]
-    for number, state in enumerate(states):
-        state.id = state.slot = number
+    states = two_requests(drafter)
     requests = [state.view for state in states]
-    drafter.start(requests)
     drafter.trees_told = told.append
     trees = drafter.propose(requests, [Budget(3), Budget(0)])
     assert [tree.size > 1 for tree in trees] == [True, False] and not told

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_sdk.contracts import Budget, DraftLogits, SamplingParams
+from spec_sdk.model import path_levels
 from spec_sdk.model.draft_heads.head_choices import HeadChoices
 from spec_sdk.model.draft_heads.loading import EAGLE_HEADS, load_head
 from spec_sdk.model.draft_heads.opening import open_draft_head
@@ -24,15 +25,18 @@ from spec_sdk.model.draft_heads.session import DraftHeadSession
 from spec_sdk.model.executor import PassOutput
 from spec_sdk.model.graph_executor import GraphExecutor
 from spec_sdk.model.kv_cache import KVCache
-from spec_sdk.model.path_levels import counts_of, counts_of_all
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.path_levels import counts_of, counts_of_all, shares_of
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.model.tree_intervals import intervals
 from spec_sdk.ops import Ops, host_reads
-from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths, RowsToCommit
+from spec_sdk.ops.grown_paths import ClosedTrees, GrownPaths, ProbablePaths, RowsToCommit, TreeClosing
 from spec_sdk.registry import Registry
 from spec_sdk.testing import StaticOps, repeated
+from spec_sdk.testing.executors import check_grown_paths
+from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_growth.beam import grow_beam
 from spec_sdk_samplers.exact import ExactConfig, ExactSampler
@@ -228,7 +232,7 @@ def test_several_requests_at_once(of_head: bool, tmp_path: Path) -> None:
 def test_requests_whose_levels_are_unlike_are_fed_by_passes() -> None:
     """Of other widths, or of shares that hang on how many levels follow."""
     session = Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated))
-    for unlike in (ProbablePaths(2, 4, 99), ProbablePaths(3, 4, 50)):
+    for unlike in (ProbablePaths(2, 4, 99), ProbablePaths(3, 4, 7)):
         assert not any(own.levels for own in session.feed_and_grow([0, 1], [[5], [6, 7]], [UNLIKE[0], unlike]))
     # many rows of one are as many of all
     assert not any(own.levels for own in session.feed_and_grow([0, 1], [[5] * 20, [6, 7]], UNLIKE[:2]))
@@ -236,6 +240,49 @@ def test_requests_whose_levels_are_unlike_are_fed_by_passes() -> None:
     few, fewer = ProbablePaths(3, 4, 7), ProbablePaths(3, 2, 7)
     assert counts_of_all([few, fewer]) is None and counts_of_all([few]) == counts_of(few)
     assert counts_of_all(UNLIKE) == (3, 3, 3)
+    # of as many nodes as their depths ask for, and an even number of levels
+    assert counts_of_all([ProbablePaths(4, 3, 13), ProbablePaths(4, 6, 25, most_levels=3)]) == (4, 4, 4, 4)
+
+
+@torch.no_grad()
+def test_each_request_has_room_for_the_levels_of_all() -> None:
+    """One whose own tree would just fit into the cache is fed those of one beside it."""
+    config = replace(TINY, max_context=4096)
+    decoder = load_decoder(RandomWeights(config, 0), torch.device("cpu"), torch.float32)
+    session = Session(GraphExecutor(decoder, StaticOps(), repeated))
+    session.prefill(0, [5] * 1020)
+    session.prefill(1, [6])
+    assert isinstance(session.cache, KVCache) and session.cache.capacity == 1024
+    paths = [ProbablePaths(4, 1, 99), ProbablePaths(4, 12, 99)]
+    assert all(own.levels for own in session.feed_and_grow([0, 1], [[5], [6]], paths))
+    # nor is any fed positions that the model does not have
+    short = Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated))
+    short.prefill(0, [5] * (short.context - 4))
+    assert not any(own.levels for own in short.feed_and_grow([0, 1], [[5], [6]], paths))
+
+
+@torch.no_grad()
+def test_the_kit_sees_trees_of_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = GraphExecutor(tiny_decoder(), StaticOps(), repeated)
+    check_grown_paths(executor, 1e-4, random.Random(0), "here")
+    monkeypatch.setattr(path_levels, "shares_of", lambda paths: shares_of(replace(paths, nodes=10**6)))
+    with pytest.raises(AssertionError, match="^here: a tree of 9 nodes at most is fed "):
+        check_grown_paths(executor, 1e-4, random.Random(0), "here")
+
+
+@torch.no_grad()
+def test_a_small_tree_is_not_scored_with_as_many_rows_as_a_large_one() -> None:
+    """Beside it in one launch it is; from some size on none is told of."""
+    costs, told = ((0.0,) * 8, (0.0,) * 16, (0.0,) * 99), list[ClosedTrees]()
+    closings = [TreeClosing(60, own, told.append) for own in costs]
+    paths = [ProbablePaths(4, 5, 99, closing=closing) for closing in closings]
+    for together, rows in ((paths[:2], [16]), ([paths[0]] * 3 + paths[2:], []), (paths[2:], [61])):
+        session = Session(GraphExecutor(tiny_decoder(), StaticOps(), repeated))
+        slots = [*range(len(together))]
+        grown = session.feed_and_grow(slots, [[5 + slot] for slot in slots], together)
+        assert all(own.levels for own in grown)
+        assert [closed.node_B3N.shape[2] for closed in told] == rows
+        told.clear()
 
 
 @torch.no_grad()

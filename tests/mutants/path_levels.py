@@ -151,8 +151,8 @@ PATH_LEVELS = (
     Mutant(
         "path levels: levels of unlike shares are fed together",
         LEVELS,
-        "if any(shares_of(own) != longest[: own.depth] for own in paths):",
-        "if not longest:",
+        "if any(own.width != paths[0].width or shares_of(own) != longest[: own.depth] for own in paths):",
+        "if any(own.width != paths[0].width for own in paths):",
         (f"{OF_LEVELS}::test_requests_whose_levels_are_unlike_are_fed_by_passes",),
     ),
 )

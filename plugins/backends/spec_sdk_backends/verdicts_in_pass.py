@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from spec_sdk.model.graph_executor import power_of_two
+from spec_sdk.model.powers_of_two import power_of_two
 from spec_sdk.ops import Decision, DecisionsInPass, LogitsToCome, Recipe, UnscoredTree
 from spec_sdk.ops.draws import DraftDistribution
 from spec_sdk.ops.kept_tokens import numbers_of

@@ -108,7 +108,8 @@ class GrowingDrafter(Drafter):
 
     def grown_paths(self, requests: Sequence[Request], paths: Sequence[ProbablePaths]) -> list[GrownPaths] | None:
         """The pass of :meth:`root_pass`, with the levels of each request's ``paths`` fed besides where that is one
-        call. None, the default, and nothing done, where the model is fed level by level.
+        call, maybe more of them than it asks for. None, the default, and nothing done, where the model is fed level by
+        level.
         """
         return None
 
