@@ -117,7 +117,7 @@ def check_grown_paths(executor: Executor, tolerance: float, rng: random.Random, 
         assert len(grown) == len(asked), f"{where}: {len(grown)} trees grow of {len(asked)} requests"
         for slot, own, paths, found in zip(slots, tokens, asked, grown, strict=True):
             (root,) = plain.feed([slot], [own])
-            tree = TreeBuilder(own[-1], paths.nodes)
+            tree = TreeBuilder(own[-1])
             check_levels(plain, slot, tree, paths, found, root, tolerance, where)
             # of several what is fed behind the last level of one nobody asks for
             deepest = max(each.depth for each in asked)

@@ -80,7 +80,7 @@ def head_in(directory: Path) -> Callable[[dict[str, Any]], GrowingDrafter]:
     return make
 
 
-def check_told(drafter: GrowingDrafter, budget: Budget, cycles: int = 8) -> list[int]:
+def check_told(drafter: GrowingDrafter, budget: Budget, cycles: int = 5) -> list[int]:
     """The sizes of trees that were told as they are proposed, in cycles with random verdicts."""
     sampler = ExactSampler(ExactConfig(), SamplingParams(temperature=1.0))
     served, told, sizes = Served(drafter, [4, 8, 15, 16, 23], 3, sampler), list[ClosedTrees](), list[int]()

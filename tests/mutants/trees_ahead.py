@@ -314,8 +314,8 @@ TREES_AHEAD = (
     Mutant(
         "kit for executors: trees of more nodes than they may have",
         "spec_sdk/testing/executors.py",
-        "tree = TreeBuilder(own[-1], paths.nodes)",
-        "tree = TreeBuilder(own[-1])",
+        "assert fed <= paths.nodes,",
+        "assert fed,",
         ("tests/model/test_path_levels.py::test_the_kit_sees_trees_of_too_many_nodes",),
     ),
 )
