@@ -48,6 +48,7 @@ from spec_sdk.model.executor import PassOutput
 from spec_sdk.model.graph_executor import GraphExecutor, changed, tensors_of_output
 from spec_sdk.model.session import Session
 from spec_sdk.model.step_clock import StepClock
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops, host_reads
 
 FIXED = ("policy=fixed", "policy.depth=5", "policy.max_nodes=16")
@@ -167,6 +168,18 @@ def of_tree(nodes: int, pass_s: float, most: int) -> dict[str, float]:
     return timed(device, cycles(model, nodes, most + WARM_UP + 1), most)
 
 
+def put_on(device: PretendedDevice, session: Session, own_s: float | None = None) -> None:
+    """Have the device make the session's passes, in ``own_s`` seconds each, or in its own."""
+    executor, capture = session.executor, functools.partial(device.capture, own_s=own_s)
+    assert isinstance(executor, TorchExecutor)
+    captured: TorchExecutor = (
+        CapturedHeadExecutor(executor.head, executor.ops, capture)
+        if isinstance(executor, DraftHeadExecutor)
+        else GraphExecutor(executor.decoder, executor.ops, capture)
+    )
+    session.executor, session.cache = captured, captured.new_cache()
+
+
 def of_pipeline(name: str, pass_s: float, most: int) -> dict[str, float]:
     """An answer of the default model, part by part, as a program reads it."""
     device = PretendedDevice(pass_s)
@@ -174,9 +187,7 @@ def of_pipeline(name: str, pass_s: float, most: int) -> dict[str, float]:
     pipeline, overrides = PIPELINES[name]
     engine = Engine.from_pipeline(pipeline, overrides=overrides)
     tokens = engine.pipeline.engine
-    executor = tokens.target.executor
-    captured = GraphExecutor(executor.decoder, executor.ops, device.capture)
-    tokens.target.executor, tokens.target.cache = captured, captured.new_cache()
+    put_on(device, tokens.target)
     tokens.scheduler._clock = device
     # captures are made in the first answer
     list(engine.stream(PROMPT, max_new_tokens=most))
@@ -194,16 +205,10 @@ def of_drafter(name: str, pass_s: float, draft_s: float, most: int) -> dict[str,
         head = [f"drafter.checkpoint={directory}", f"drafter.target_layers={read_by_head('tiny')}"]
         overrides = [*own, *(head if pipeline.startswith("eagle") else ()), "model.dtype=float32"]
         engine = Engine.from_pipeline(pipeline, target=model, draft=model, overrides=overrides)
-    tokens, of_draft = engine.pipeline.engine, functools.partial(device.capture, own_s=draft_s)
-    session: Any = tokens.drafter.session  # type: ignore[attr-defined]
-    for each, capture in ((tokens.target, device.capture), (session, of_draft)):
-        executor = each.executor
-        captured = (
-            CapturedHeadExecutor(executor.head, executor.ops, capture)
-            if isinstance(executor, DraftHeadExecutor)
-            else GraphExecutor(executor.decoder, executor.ops, capture)
-        )
-        each.executor, each.cache = captured, captured.new_cache()
+    tokens = engine.pipeline.engine
+    drafter: Any = tokens.drafter
+    put_on(device, tokens.target)
+    put_on(device, drafter.session, draft_s)
     tokens.scheduler._clock = device
     prompt, room = " ".join(f"w{token}" for token in range(1, 64)), 8 * (most + WARM_UP)
     with mock.patch.object(Verifier, "decided", by_coins(ACCEPTED, 0)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,15 +40,23 @@ class Level:
     new: int
 
 
+def whole_levels(widths: Sequence[int]) -> Iterator[tuple[TreeBuilder, int]]:
+    """A tree whose nodes have ``widths`` children, after each of its levels, and how many nodes that has. Its tokens
+    are any that differ.
+    """
+    tree, frontier = TreeBuilder(0), [0]
+    for width in widths:
+        frontier = [tree.add(parent, token, "chosen") for parent in frontier for token in range(width)]
+        yield tree, len(frontier)
+
+
 @functools.lru_cache(maxsize=256)
 def levels_of(widths: tuple[int, ...]) -> tuple[Level, ...]:
     """The levels that are fed of a tree whose nodes have ``widths`` children, level by level: all but the last."""
-    tree, frontier, levels = TreeBuilder(0), [0], []
-    for width in widths[:-1]:
-        # any tokens that differ
-        frontier = [tree.add(parent, token, "chosen") for parent in frontier for token in range(width)]
+    levels = []
+    for tree, new in whole_levels(widths[:-1]):
         start, end = tree.intervals()
-        levels.append(Level(tuple(tree.depth), tuple(start), tuple(end), len(frontier)))
+        levels.append(Level(tuple(tree.depth), tuple(start), tuple(end), new))
     return tuple(levels)
 
 
@@ -57,9 +65,7 @@ def nodes_of(widths: tuple[int, ...]) -> torch.Tensor:
     """Of all nodes but the root, in pre-order, which one it is in the order of creation, its depth and its end
     [3, X], int32.
     """
-    tree, frontier = TreeBuilder(0), [0]
-    for width in widths:
-        frontier = [tree.add(parent, token, "chosen") for parent in frontier for token in range(width)]
+    *_, (tree, _) = whole_levels(widths)
     built = tree.build()
     created = sorted(range(1, tree.size), key=lambda node: built.preorder[node])
     return torch.tensor([[node - 1 for node in created], built.tree.depth_N[1:], built.tree.end_N[1:]]).int()

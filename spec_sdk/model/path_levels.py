@@ -290,9 +290,15 @@ def shares_of(paths: ProbablePaths) -> tuple[int, ...]:
     >>> shares_of(ProbablePaths(3, 4, 9)), shares_of(ProbablePaths(3, 3, 99)), shares_of(ProbablePaths(2, 1, 9))
     ((2, 2, 2, 2), (3, 3, 3), (2,))
     """
+    return equal_shares(paths.width, paths.depth, paths.nodes)
+
+
+@functools.lru_cache(maxsize=256)
+def equal_shares(width: int, depth: int, nodes: int) -> tuple[int, ...]:
+    """:func:`shares_of`, of which every launch asks several times."""
     counts, size = list[int](), 1
-    for level in range(paths.depth):
-        count = min(paths.width, (paths.nodes - size) // (paths.depth - level))
+    for level in range(depth):
+        count = min(width, (nodes - size) // (depth - level))
         if count < 1:
             break
         counts.append(count)

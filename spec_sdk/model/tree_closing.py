@@ -9,6 +9,7 @@ children that are kept at most, N = M + 1 nodes of a closed tree.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class ClosingRule:
         """
         B, X, W = joint_BXW.shape
         C, M, device, joint_BC = X * W, self.most, joint_BXW.device, joint_BXW.flatten(1)
-        firsts = [0, 1, *(1 + sum(self.counts[: level + 1]) for level in range(len(self.counts)))]
+        firsts = list(itertools.accumulate((1, *self.counts), initial=0))
         place_of_fed = [number_BK + W * first for number_BK, first in zip(picked, firsts, strict=False)]
         offered_BC = self._offered(joint_BC, place_of_fed, W * firsts[len(self.counts)], prices)
         order_BM, kept_B1 = self._kept(torch.where(offered_BC, joint_BC, -math.inf), prices[:, 2:])

@@ -203,7 +203,8 @@ def test_prices_may_change() -> None:
     drafter = draft_model({**DYNAMIC, "max_nodes": 9})
     served, told, sizes = Served(drafter, [4, 8, 15, 16, 23], 3), list[ClosedTrees](), list[int]()
     drafter.trees_told = told.append
-    executor = drafter.session.executor  # type: ignore[attr-defined]
+    of_model: Any = drafter
+    executor = of_model.session.executor
     captures = list[int]()
     for scale in (1.0, 0.0, 30.0, 1.0, 0.5):
         costs = tuple(scale * cost for cost in CHEAP[:4])

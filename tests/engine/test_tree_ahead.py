@@ -28,6 +28,7 @@ from spec_sdk.testing import StaticOps, repeated
 from spec_sdk.testing.random_weights import TINY, RandomWeights
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.draft_model import DraftModelDrafter
+from spec_sdk_drafters.noting_drafter import NotingDrafter
 from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
 from spec_sdk_verifiers.multi_step import MultiStep
 from tests.support.near import check_near
@@ -41,7 +42,7 @@ SAMPLED = SamplingParams(temperature=1.0)
 FIXED = FixedPolicy(FixedConfig(depth=DEPTH))
 
 
-class Noting(DraftModelDrafter):
+class Noting(NotingDrafter, DraftModelDrafter):
     """Notes the target's states that it is told of."""
 
     name = "noting"
@@ -51,14 +52,8 @@ class Noting(DraftModelDrafter):
         super().__init__(config, models)
         self.states: list[torch.Tensor] = []
 
-    def observe(
-        self,
-        requests: Sequence[Request],
-        committed: Sequence[Sequence[int]],
-        path_hidden: Sequence[Hidden] | None = None,
-    ) -> None:
-        assert path_hidden is not None
-        self.states += [hidden[layer] for hidden in path_hidden for layer in self.taps]
+    def _note(self, request: Request, hidden: Hidden) -> None:
+        self.states += [hidden[layer] for layer in self.taps]
 
 
 def drafter_of(captured: bool, kind: type[DraftModelDrafter] = Noting) -> Any:
@@ -379,14 +374,14 @@ def test_a_pass_that_fails_costs_nobody_anything(
 
 
 class OutOfIdeas(Noting):
-    """Fails in its third cycle, when it has told of its tree; notes whether it may tell of one between cycles."""
+    """Fails in the first request's third cycle, when it has told of its tree."""
 
     name = "out_of_ideas"
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[Budget]) -> list[TokenTree]:
         trees = super().propose(requests, budgets)
         assert self.trees_told is not None
-        if requests[0].step == 2:
+        if requests[0].id == 0 and requests[0].step == 2:
             raise ValueError("out of ideas")
         return trees
 
@@ -399,7 +394,6 @@ def test_a_drafter_that_fails_behind_it(run: Run, handed: list[LaunchedPass], mo
     with pytest.raises(ValueError, match="out of ideas"):
         one.run()
     assert Drafter.trees_told is None and drafter.trees_told is None
-    one.scheduler.drafter.propose = Noting.propose.__get__(drafter)  # type: ignore[method-assign]
     one.add(1, PROMPTS[1], 12)
     one.run()
     assert one.tokens[1] == run(False, requests=2, tokens=12).tokens[1]

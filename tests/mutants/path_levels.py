@@ -46,8 +46,8 @@ PATH_LEVELS = (
     Mutant(
         "path levels: the first level takes all the room",
         LEVELS,
-        "(paths.nodes - size) // (paths.depth - level)",
-        "paths.nodes - size",
+        "(nodes - size) // (depth - level)",
+        "nodes - size",
         (f"{OF_LEVELS}::test_every_level_gets_its_share",),
     ),
     Mutant(
