@@ -18,6 +18,7 @@ import torch
 from spec_sdk.ops import PLAIN, AttentionMask, AttentionSpec, Ops
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
+from spec_sdk.ops.quantized import BITS
 from spec_sdk.ops.quantizing import quantize
 
 H, G, D = 6, 2, 64
@@ -70,7 +71,7 @@ def _projections(ops: Ops, inputs: Inputs) -> list[torch.Tensor]:
 
 def _quantized_projection(ops: Ops, inputs: Inputs) -> list[torch.Tensor]:
     found = []
-    for bits in (8, 4):
+    for bits in BITS:
         matrix = quantize(inputs.numbers(96, 128).float().cpu(), bits).to(inputs.device)
         projection = ops.quantized_projection(matrix, inputs.numbers(96))
         found += [projection(inputs.numbers(rows, 128)) for rows in (1, 5, 13, 65)]

@@ -1,68 +1,137 @@
-"""The blocks of GGUF's plain quantisations, taken apart into codes, scales and offsets (ggml's block_q4_0 and so on).
+"""The blocks of GGUF's quantisations, taken apart into codes, scales and offsets (ggml's block_q4_0 and so on).
 
-A block is 32 weights of a row: a float16 scale, with Q4_1 a float16 minimum, and the codes. Nothing is rounded here.
+A block is 32 or 256 weights of a row. Codes are exact. Scales and offsets are those of the block, or products of what
+it has for all of its weights and for parts of them; these are rounded to float16.
+
+Legend: R rows, B blocks of a row, J bytes of a block, W weights of it, S scales of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
+
+from spec_sdk.model.gguf_fields import LEVELS, fields, five_bits, halves, scales_and_mins, sixteen_scales
+from spec_sdk.ops.quantized import GROUP, packed_in_four, packed_in_six, scales_of_group
 
 Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.float32]
+Of = Callable[[Bytes], npt.NDArray[np.generic]]
+"""Something of blocks [R, B, J]."""
 
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """``codes``: their safetensors dtype, and ``size`` their bytes. Their first stands at byte ``first``.
-
-    ``offset``: whether there is one; ``zero``: the code that means 0 where the block has none stored.
+    """``bits``: of the codes that a block's become in a :class:`~spec_sdk.ops.quantized.QuantizedMatrix`. ``size``: its
+    bytes. ``codes``: its codes [R, B, …], as such a matrix has them. ``scales`` [R, B, S]; ``offsets``: the same, if
+    there are any. ``stored``: whether both are in the block just so.
     """
 
-    codes: str
+    bits: int
     size: int
-    first: int
-    offset: bool
-    zero: int | None = None
-
-    @property
-    def bits(self) -> int:
-        """Bits of a code."""
-        return 4 if self.codes == "U8" else 8
-
-
-LAYOUTS = {
-    "Q4_0": BlockLayout("U8", 16, first=2, offset=True, zero=8),
-    "Q4_1": BlockLayout("U8", 16, first=4, offset=True),
-    "Q8_0": BlockLayout("I8", 32, first=2, offset=False),
-}
-"""By ggml's name of the quantisation."""
+    codes: Of
+    scales: Of
+    offsets: Of | None = None
+    stored: bool = False
 
 
 def codes_of(stored: Bytes, kind: str) -> Bytes:
     """The codes [rows, bytes] of stored rows [rows, bytes]."""
     layout = LAYOUTS[kind]
-    return _blocks(stored, layout)[..., layout.first :].reshape(len(stored), -1)
+    return np.ascontiguousarray(layout.codes(_blocks(stored, layout))).view(np.uint8).reshape(len(stored), -1)
 
 
 def scales_of(stored: Bytes, kind: str) -> npt.NDArray[np.float16]:
-    """The scales [rows, blocks]."""
-    return _halves(_blocks(stored, LAYOUTS[kind]), 0)
+    """The scales of rows; infinite where float16 cannot hold them."""
+    return _factors(stored, LAYOUTS[kind], LAYOUTS[kind].scales)
 
 
-def offsets_of(stored: Bytes, kind: str) -> npt.NDArray[np.float16]:
-    """What is added to scale · code [rows, blocks]; infinite where float16 cannot hold it."""
+def offsets_of(stored: Bytes, kind: str) -> npt.NDArray[np.float16] | None:
+    """What is added to scale · code, as many as there are scales; None for a kind without."""
     layout = LAYOUTS[kind]
-    if layout.zero is None:
-        return _halves(_blocks(stored, layout), 2)
-    with np.errstate(over="ignore"):
-        return (scales_of(stored, kind) * np.float16(-layout.zero)).astype(np.float16)
+    return None if layout.offsets is None else _factors(stored, layout, layout.offsets)
 
 
 def _blocks(stored: Bytes, layout: BlockLayout) -> Bytes:
-    return stored.reshape(len(stored), -1, layout.first + layout.size)
+    return stored.reshape(len(stored), -1, layout.size)
 
 
-def _halves(blocks: Bytes, at: int) -> npt.NDArray[np.float16]:
-    return np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")[..., 0]
+def _factors(stored: Bytes, layout: BlockLayout, of: Of) -> npt.NDArray[np.float16]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return of(_blocks(stored, layout)).astype("<f2").reshape(len(stored), -1)
+
+
+def _packed(bits: int, codes_RBW: npt.NDArray[np.int8]) -> Bytes:
+    groups = torch.from_numpy(np.ascontiguousarray(codes_RBW)).view(len(codes_RBW), -1, GROUP)
+    packed: Bytes = (packed_in_four if bits == 4 else packed_in_six)(groups).numpy()
+    return packed
+
+
+def _doubled(of: Of) -> Of:
+    """The same scale for both halves of a group."""
+    return lambda blocks: np.repeat(of(blocks), scales_of_group(6), -1)
+
+
+def _first(blocks: Bytes) -> npt.NDArray[np.generic]:
+    return halves(blocks, 0)
+
+
+def _second(blocks: Bytes) -> npt.NDArray[np.generic]:
+    return halves(blocks, 2)
+
+
+def _q4_k(part: int) -> Of:
+    """Scales (0) or mins (1) of Q4_K and Q5_K: 6 bits times what the block has for all of them."""
+    return lambda blocks: (1 - 2 * part) * _wide(blocks, 2 * part) * scales_and_mins(blocks[..., 4:16])[part]
+
+
+def _q2_k(part: int) -> Of:
+    factor = np.float32(1 - 2 * part)
+    return lambda blocks: factor * _wide(blocks, 80 + 2 * part) * (blocks[..., :16] >> 4 * part & 15)
+
+
+def _wide(blocks: Bytes, at: int) -> Numbers:
+    return halves(blocks, at).astype(np.float32)
+
+
+def _q3_k_codes(blocks: Bytes) -> Bytes:
+    # less 4 where the mask has no bit
+    return _packed(6, fields(blocks[..., 32:96], 2, 32) + 4 * fields(blocks[..., :32], 1, 32) - 4)
+
+
+def _q5_k_codes(blocks: Bytes) -> Bytes:
+    return _packed(6, fields(blocks[..., 48:], 4, 32) + 16 * fields(blocks[..., 16:48], 1, 32))
+
+
+def _q6_k_codes(blocks: Bytes) -> Bytes:
+    return _packed(6, fields(blocks[..., :128], 4, 64) + 16 * fields(blocks[..., 128:192], 2, 32) - 32)
+
+
+LAYOUTS = {
+    "Q4_0": BlockLayout(4, 18, lambda b: b[..., 2:], _first, lambda b: halves(b, 0) * np.float16(-8)),
+    "Q4_1": BlockLayout(4, 20, lambda b: b[..., 4:], _first, _second, stored=True),
+    "Q5_0": BlockLayout(
+        6, 22, lambda b: _packed(6, five_bits(b[..., 6:], b[..., 2:6]) - 16), _doubled(_first), stored=True
+    ),
+    "Q5_1": BlockLayout(
+        6, 24, lambda b: _packed(6, five_bits(b[..., 8:], b[..., 4:8])), _doubled(_first), _doubled(_second), True
+    ),
+    "Q8_0": BlockLayout(8, 34, lambda b: b[..., 2:], _first, stored=True),
+    "Q2_K": BlockLayout(6, 84, lambda b: _packed(6, fields(b[..., 16:80], 2, 32)), _q2_k(0), _q2_k(1)),
+    "Q3_K": BlockLayout(6, 110, _q3_k_codes, lambda b: _wide(b, 108) * sixteen_scales(b[..., 96:108])),
+    "Q4_K": BlockLayout(4, 144, lambda b: _packed(4, fields(b[..., 16:], 4, 32)), _q4_k(0), _q4_k(1)),
+    "Q5_K": BlockLayout(6, 176, _q5_k_codes, _doubled(_q4_k(0)), _doubled(_q4_k(1))),
+    "Q6_K": BlockLayout(6, 210, _q6_k_codes, lambda b: _wide(b, 208) * b[..., 192:208].view(np.int8)),
+    "IQ4_NL": BlockLayout(8, 18, lambda b: LEVELS[fields(b[..., 2:], 4, 16)], _first, stored=True),
+    "IQ4_XS": BlockLayout(8, 136, lambda b: LEVELS[fields(b[..., 8:], 4, 16)], lambda b: _iq4_xs_scales(b)),
+}
+"""By ggml's name of the quantisation."""
+
+
+def _iq4_xs_scales(blocks: Bytes) -> Numbers:
+    lower, upper = fields(blocks[..., 4:8], 4, 1), fields(blocks[..., 2:4], 2, 1)
+    return _wide(blocks, 0) * (lower + 16 * upper - 32)

@@ -23,7 +23,7 @@ from spec_sdk.model.safetensors_writer import write_safetensors
 from spec_sdk.model.source_progress import byte_progress
 from spec_sdk.model.weight_table import WeightTable
 
-CONVERTER_VERSION = 4
+CONVERTER_VERSION = 5
 """Part of what a converted directory was made from: raise it when the same GGUF would be converted differently."""
 
 _ROOM_FOR_REST = 50_000_000
@@ -32,7 +32,7 @@ _ROOM_FOR_REST = 50_000_000
 def convert_gguf(path: Path, directory: Path, label: str) -> None:
     """Write config, tokenizer, chat template, license and weights of the GGUF file ``path`` into ``directory``.
 
-    Matrices of Q4_0, Q4_1 and Q8_0 stay in their own bits; other weights are float32, or half precision where the file
+    Matrices in few bits stay so (:class:`GGUFWeights`); other weights are float32, or half precision where the file
     has them so. ``directory`` exists. Raises UserError for a file that cannot be used, before anything is written, and
     OSError (ENOSPC) if the disk is full: before, if the room is foreseeably short.
     """

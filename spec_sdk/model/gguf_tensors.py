@@ -15,7 +15,7 @@ from spec_sdk.model.gguf_blocks import LAYOUTS, codes_of, offsets_of, scales_of
 from spec_sdk.model.gguf_reader import GGUFFile, GGUFTensor
 from spec_sdk.model.safetensors_writer import TensorPlan
 from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
-from spec_sdk.ops.quantized import GROUP
+from spec_sdk.ops.quantized import GROUP, scales_of_group
 
 _HALF_TYPES = {"F16": "F16", "BF16": "BF16"}
 _CHUNK_ELEMENTS = 8_000_000
@@ -24,11 +24,12 @@ _CHUNK_ELEMENTS = 8_000_000
 class GGUFWeights:
     """The tensors of a GGUF file by Hugging Face name, as they are to be written.
 
-    Matrices of Q4_0, Q4_1 and Q8_0 stay in their own bits, as codes, scales and offsets
-    (:mod:`spec_sdk.model.stored_matrices`). F16 and BF16 tensors stay as they are; everything else, quantized or not,
-    becomes float32, times the scale that a file may have for all of a tensor (``*.scale``). Where llama.cpp's converter
-    reordered the rows of a tensor (``rotary_pairs`` in the table of weights), or added one to it (``gain_minus_one``),
-    that is undone here. Tensors of single experts are cut out of that of all experts of their layer.
+    Matrices of the quantisations in :data:`~spec_sdk.model.gguf_blocks.LAYOUTS` stay in few bits, as codes, scales and
+    offsets (:mod:`spec_sdk.model.stored_matrices`). F16 and BF16 tensors stay as they are; everything else, quantized
+    or not, becomes float32, times the scale that a file may have for all of a tensor (``*.scale``). Where llama.cpp's
+    converter reordered the rows of a tensor (``rotary_pairs`` in the table of weights), or added one to it
+    (``gain_minus_one``), that is undone here. Tensors of single experts are cut out of that of all experts of their
+    layer.
 
     Raises UserError for a tensor of a quantization that the gguf package cannot undo.
     """
@@ -62,7 +63,9 @@ class GGUFWeights:
             elif part == SCALE:
                 yield scales_of(stored, kind).tobytes()
             elif part == OFFSET:
-                yield offsets_of(stored, kind).tobytes()
+                offsets = offsets_of(stored, kind)
+                assert offsets is not None
+                yield offsets.tobytes()
             else:
                 floats = _floats(stored, kind, minus_one or scale is not None)
                 if scale is not None:
@@ -77,9 +80,9 @@ class GGUFWeights:
             wide = row.gain_minus_one or self._scale(name) is not None
             return {"": TensorPlan("F32" if wide else _HALF_TYPES.get(kind, "F32"), shape)}
         layout, (rows, columns) = LAYOUTS[kind], shape
-        scale = TensorPlan("F16", (rows, columns // GROUP))
-        parts = {CODES: TensorPlan(layout.codes, (rows, columns * layout.bits // 8)), SCALE: scale}
-        return parts | ({OFFSET: scale} if layout.offset else {})
+        codes = TensorPlan("I8" if layout.bits == 8 else "U8", (rows, columns * layout.bits // 8))
+        scale = TensorPlan("F16", (rows, columns // GROUP * scales_of_group(layout.bits)))
+        return {CODES: codes, SCALE: scale} | ({} if layout.offsets is None else {OFFSET: scale})
 
     def _keeps_bits(self, name: str) -> bool:
         row = self._table.entry(name).row
@@ -87,8 +90,12 @@ class GGUFWeights:
         shape = self._table.shape(row.role)
         if kind not in LAYOUTS or len(shape) != 2 or shape[1] % GROUP or self._scale(name) is not None:
             return False
-        # of weights beyond 65504, offsets that the file does not have may be out of float16's range
-        return LAYOUTS[kind].zero is None or all(np.isfinite(offsets_of(s, kind)).all() for s in self._stored(name))
+        # what the file does not have just so may be out of float16's range, of weights beyond 65504
+        return LAYOUTS[kind].stored or all(
+            part is None or np.isfinite(part).all()
+            for stored in self._stored(name)
+            for part in (scales_of(stored, kind), offsets_of(stored, kind))
+        )
 
     def _stored(self, name: str) -> Iterator[npt.NDArray[np.uint8]]:
         """The tensor's rows as stored [rows, bytes], in Hugging Face's order, some at a time."""

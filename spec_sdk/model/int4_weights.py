@@ -23,7 +23,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.quantization_config import weights_of_groups
 from spec_sdk.model.safetensors_reader import TensorFiles
 from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
-from spec_sdk.ops.quantized import GROUP
+from spec_sdk.ops.quantized import GROUP, packed_in_four
 
 PACKED = 8
 """Codes in an int32."""
@@ -238,6 +238,4 @@ def unpacked(packed_XP: torch.Tensor) -> torch.Tensor:
 
 def in_bytes(code_RI: torch.Tensor) -> torch.Tensor:
     """Two codes in a byte, uint8 [R, I/2], as a :class:`~spec_sdk.ops.quantized.QuantizedMatrix` has them."""
-    code_RGK = code_RI.reshape(code_RI.shape[0], code_RI.shape[1] // GROUP, GROUP)
-    low, high = code_RGK.chunk(2, -1)
-    return (low | high << 4).flatten(1)
+    return packed_in_four(code_RI.view(len(code_RI), -1, GROUP))

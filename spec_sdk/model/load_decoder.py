@@ -28,8 +28,8 @@ from spec_sdk.ops.reduced_vocabulary import HeadRows, ReducedVocabularyHead, row
 def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype, ops: Ops | None = None) -> Decoder:
     """Read a checkpoint's weights onto ``device`` as ``dtype``, fusing QKV and gate-up; ``ops`` decides how they lie.
 
-    Matrices that the source has in few bits (:meth:`TensorSource.quantized`) stay so, fused ones where all their parts
-    have the same bits. An embedding that the source has loaded is used as it is, and so are embedding and output head
+    Matrices that the source has in few bits (:meth:`TensorSource.quantized`) stay so, fused ones where one form holds
+    all of their parts. An embedding that the source has loaded is used as it is, and so are embedding and output head
     of a target that lends them.
 
     The attention weights of all layers go, tensor by tensor, into one :class:`AttentionStack`. As plain matrices no
@@ -218,14 +218,17 @@ class _Weights:
         return self.stacked(*roles) if roles[0] in self else None
 
     def _quantized(self, roles: tuple[str, ...], layer: int = 0, expert: int = 0) -> QuantizedMatrix | None:
-        """The matrices of these roles, one below the other; None unless all of them have the same few bits."""
+        """The matrices of these roles, one below the other; None unless all of them are in few bits, and one form holds
+        all of them.
+        """
         parts: list[QuantizedMatrix] = []
         for role in roles:
             part = self._source.quantized(self._table.name(role, layer, expert))
-            if part is None or not part.like((parts or [part])[0]):
+            if part is None:
                 return None
             parts.append(part)
-        return QuantizedMatrix.below(parts).to(self._device)
+        whole = QuantizedMatrix.below(parts)
+        return None if whole is None else whole.to(self._device)
 
     def _tensor(self, role: str, layer: int, expert: int = 0) -> torch.Tensor:
         tensor = self._source.tensor(self._table.name(role, layer, expert))

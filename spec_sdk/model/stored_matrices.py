@@ -1,8 +1,7 @@
 """Matrices that a checkpoint stores in few bits: codes, scales and offsets, each a tensor of its own.
 
-The matrix ``NAME`` lies in ``NAME.codes`` (int8 [rows, columns], or uint8 [rows, columns / 2]), ``NAME.scale`` and
-``NAME.offset`` (float16 [rows, columns / 32], the latter not for all), which together are a
-:class:`~spec_sdk.ops.quantized.QuantizedMatrix`. GGUF files are converted to that.
+The matrix ``NAME`` lies in ``NAME.codes`` (int8 or uint8), ``NAME.scale`` and ``NAME.offset`` (float16, the latter not
+for all), which together are a :class:`~spec_sdk.ops.quantized.QuantizedMatrix`. GGUF files are converted to that.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.safetensors_reader import TensorFiles
-from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
+from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, bits_of, bytes_of_group, scales_of_group
 
 CODES, SCALE, OFFSET = ".codes", ".scale", ".offset"
-DTYPES = {"I8": 8, "U8": 4}
-"""Bits of a code, by the safetensors dtype of the codes."""
+DTYPES = {"I8": True, "U8": False}
+"""Whether codes have a sign, by their safetensors dtype."""
 
 
 class StoredMatrices:
@@ -64,7 +63,7 @@ class StoredMatrices:
             width = self._store.shape(part)[1]
             some = None
             if columns is not None:
-                # codes, bytes of two codes, or groups: all in proportion to the matrix's own columns
+                # bytes of codes, and scales: all in proportion to the matrix's own columns
                 inputs = self.shapes[name][1]
                 some = range(columns.start * width // inputs, columns.stop * width // inputs)
             parts.append(self._store.part(part, rows, some))
@@ -81,15 +80,16 @@ class StoredMatrices:
         self._store.check_floating(name for name in names if name not in self._parts)
 
     def _shape(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
-        bits = DTYPES.get(self._store.dtype(name + CODES))
-        codes = shapes[name + CODES]
-        if bits is None or len(codes) != 2 or codes[1] * (8 // bits) % GROUP:
-            raise UserError(f"{self.where}: '{name}{CODES}' holds no codes of 4 or 8 bits in groups of {GROUP}")
-        rows, columns = codes[0], codes[1] * (8 // bits)
+        signed = DTYPES.get(self._store.dtype(name + CODES))
+        codes, scales = shapes[name + CODES], shapes.get(name + SCALE, ())
+        bits = None if signed is None or len(codes) != 2 else bits_of(signed, codes[1], scales[-1] if scales else 0)
+        if bits is None or codes[1] % bytes_of_group(bits):
+            raise UserError(f"{self.where}: '{name}{CODES}' holds no codes of 4, 6 or 8 bits in groups of {GROUP}")
+        rows, groups = codes[0], codes[1] // bytes_of_group(bits)
         for part in (SCALE, OFFSET):
             there = shapes.get(name + part)
             if there is None and part == OFFSET:
                 continue
-            if there != (rows, columns // GROUP) or self._store.dtype(name + part) != "F16":
+            if there != (rows, groups * scales_of_group(bits)) or self._store.dtype(name + part) != "F16":
                 raise UserError(f"{self.where}: '{name}{part}' is missing or does not fit the codes of '{name}'")
-        return rows, columns
+        return rows, groups * GROUP

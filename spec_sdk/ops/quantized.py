@@ -1,6 +1,6 @@
 """Matrices of weights in few bits.
 
-Legend: O outputs, I inputs, C bytes of codes in a row, G groups of a row, K inputs of a group.
+Legend: O outputs, I inputs, C bytes of codes in a row, G groups of 32 inputs, S scales of a row, K inputs of a group.
 """
 
 from __future__ import annotations
@@ -12,7 +12,22 @@ from dataclasses import dataclass
 import torch
 
 GROUP = 32
-"""Neighbouring inputs of a row that share a scale, as in GGUF's Q4_0, Q4_1 and Q8_0."""
+"""Neighbouring inputs of a row whose codes lie together. They share a scale, as in GGUF's Q4_0, Q4_1 and Q8_0; of 6
+bits each half of them has its own, as in Q6_K.
+"""
+
+BITS = (4, 6, 8)
+"""Of a code."""
+
+
+def scales_of_group(bits: int) -> int:
+    """Of codes of so many bits."""
+    return 2 if bits == 6 else 1
+
+
+def bytes_of_group(bits: int) -> int:
+    """Of codes of so many bits."""
+    return GROUP * bits // 8
 
 
 class QuantizedWeights(ABC):
@@ -21,7 +36,7 @@ class QuantizedWeights(ABC):
     @property
     @abstractmethod
     def bits(self) -> int:
-        """Bits of a code: 4 or 8."""
+        """Bits of a code: one of :data:`BITS`."""
 
     @property
     @abstractmethod
@@ -54,11 +69,15 @@ class QuantizedWeights(ABC):
 
 @dataclass(frozen=True, eq=False)
 class QuantizedMatrix(QuantizedWeights):
-    """Weights [O, I] = scale · code + offset, scale and offset of each group of 32 inputs.
+    """Weights [O, I] = scale · code + offset, both of each group of 32 inputs; of 16 where codes have 6 bits.
 
-    ``codes_OC``: int8 [O, I], or uint8 [O, I / 2] of codes 0 … 15: byte j of a group's 16 holds code j in its low half
-    and code j + 16 in its high half, as in GGUF files. ``scale_OG`` [O, I / 32] float16. ``offset_OG``: the same, or
-    None for none. Raises ValueError for parts that do not fit each other.
+    ``codes_OC``: int8 [O, I] of 8 bits; or uint8 of 4, [O, I / 2], or of 6, [O, 3 / 4 I]. Codes of 4 bits are 0 … 15:
+    byte j of a group's 16 holds code j in its low half and code j + 16 in its high half, as in GGUF files. Codes of 6
+    bits are -32 … 31: 32 more than the code has its lower 4 bits in bytes like those, and the upper 2 behind these in 8
+    bytes, of which number j holds those of codes j, j + 8, j + 16 and j + 24, the first in its lowest bits.
+
+    ``scale_OG``: float16 [O, S], S = I / 32, or I / 16 of 6 bits. ``offset_OG``: the same, or None for none. Raises
+    ValueError for parts that do not fit each other.
     """
 
     codes_OC: torch.Tensor
@@ -68,8 +87,7 @@ class QuantizedMatrix(QuantizedWeights):
     def __post_init__(self) -> None:
         if self.codes_OC.dtype not in (torch.int8, torch.uint8):
             raise ValueError(f"codes are {self.codes_OC.dtype}, neither int8 nor uint8")
-        groups = self.inputs // GROUP
-        expected = (self.codes_OC.shape[0], groups)
+        expected = (self.codes_OC.shape[0], self.inputs // GROUP * scales_of_group(self.bits))
         for part in (self.scale_OG, self.offset_OG):
             if part is not None and (part.shape != expected or part.dtype != torch.float16):
                 raise ValueError(f"scales {tuple(part.shape)} {part.dtype} do not fit codes {expected}")
@@ -78,11 +96,11 @@ class QuantizedMatrix(QuantizedWeights):
 
     @property
     def bits(self) -> int:
-        return 4 if self.codes_OC.dtype == torch.uint8 else 8
+        return bits_of(self.codes_OC.dtype == torch.int8, self.codes_OC.shape[1], self.scale_OG.shape[1])
 
     @property
     def inputs(self) -> int:
-        return self.codes_OC.shape[1] * (8 // self.bits)
+        return self.codes_OC.shape[1] * 8 // self.bits
 
     @property
     def outputs(self) -> int:
@@ -99,10 +117,10 @@ class QuantizedMatrix(QuantizedWeights):
     def dequantized(self, dtype: torch.dtype, rows: slice | torch.Tensor | None = None) -> torch.Tensor:
         if rows is not None:
             return self.rows(rows).dequantized(dtype)
-        w_OGK = self._codes().mul_(self.scale_OG.float()[..., None])
+        w_OSK = self._codes().view(*self.scale_OG.shape, -1).mul_(self.scale_OG.float()[..., None])
         if self.offset_OG is not None:
-            w_OGK.add_(self.offset_OG.float()[..., None])
-        return w_OGK.view(self.outputs, self.inputs).to(dtype)
+            w_OSK.add_(self.offset_OG.float()[..., None])
+        return w_OSK.view(self.outputs, self.inputs).to(dtype)
 
     def plain(self) -> QuantizedMatrix:
         return self
@@ -127,22 +145,34 @@ class QuantizedMatrix(QuantizedWeights):
     def to(self, device: torch.device) -> QuantizedMatrix:
         return self._each(lambda part: part.to(device))
 
-    def like(self, other: QuantizedMatrix) -> bool:
-        """Whether the two have codes of the same kind, so that one can stand below the other."""
-        same_parts = (self.offset_OG is None) == (other.offset_OG is None)
-        return same_parts and (self.bits, self.inputs) == (other.bits, other.inputs)
-
     @staticmethod
-    def below(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
-        """One below the other; they are all :meth:`like` the first."""
+    def below(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
+        """One below the other, in as many bits as the widest of them has; None where no form holds all of them exactly:
+        codes of 6 beside codes of 8 bits, and unlike inputs.
+        """
+        bits = max(matrix.bits for matrix in matrices)
+        if len({matrix.inputs for matrix in matrices}) > 1 or bits == 8 and any(m.bits == 6 for m in matrices):
+            return None
         if len(matrices) == 1:
             return matrices[0]
-        offsets = [matrix.offset_OG for matrix in matrices if matrix.offset_OG is not None]
-        return QuantizedMatrix(
-            torch.cat([matrix.codes_OC for matrix in matrices]),
-            torch.cat([matrix.scale_OG for matrix in matrices]),
-            torch.cat(offsets) if offsets else None,
-        )
+        matrices = [matrix._in(bits) for matrix in matrices]
+        offset_OG = None
+        if any(matrix.offset_OG is not None for matrix in matrices):
+            none = [torch.zeros_like(m.scale_OG) for m in matrices]
+            added = [no if m.offset_OG is None else m.offset_OG for m, no in zip(matrices, none, strict=True)]
+            offset_OG = torch.cat(added)
+        codes, scales = [matrix.codes_OC for matrix in matrices], [matrix.scale_OG for matrix in matrices]
+        return QuantizedMatrix(torch.cat(codes), torch.cat(scales), offset_OG)
+
+    def _in(self, bits: int) -> QuantizedMatrix:
+        """The same weights in more bits, of a matrix in 4."""
+        if bits == self.bits:
+            return self
+        codes_OGK = self._codes().to(torch.int8)
+        codes_OC = codes_OGK.flatten(1) if bits == 8 else packed_in_six(codes_OGK)
+        each = scales_of_group(bits)
+        factors = [part.repeat_interleave(each, 1) for part in self._parts()[1:]]
+        return QuantizedMatrix(codes_OC, *factors)
 
     def _parts(self) -> tuple[torch.Tensor, ...]:
         return (self.codes_OC, self.scale_OG, *(() if self.offset_OG is None else (self.offset_OG,)))
@@ -152,10 +182,36 @@ class QuantizedMatrix(QuantizedWeights):
 
     def _codes(self) -> torch.Tensor:
         """The codes [O, G, K] as new float32."""
+        groups_OGC = self.codes_OC.view(self.outputs, -1, bytes_of_group(self.bits))
         if self.bits == 8:
-            return self.codes_OC.view(self.outputs, -1, GROUP).to(torch.float32, copy=True)
-        halves_OGK = self.codes_OC.view(self.outputs, -1, GROUP // 2)
-        codes_OGK = torch.empty(*halves_OGK.shape[:2], GROUP, device=self.device)
+            return groups_OGC.to(torch.float32, copy=True)
+        codes_OGK = torch.empty(*groups_OGC.shape[:2], GROUP, device=self.device)
+        halves_OGK = groups_OGC[..., : GROUP // 2]
         codes_OGK[..., : GROUP // 2] = halves_OGK & 15
         codes_OGK[..., GROUP // 2 :] = halves_OGK >> 4
+        if self.bits == 6:
+            upper_OG8 = groups_OGC[..., GROUP // 2 :]
+            codes_OGK += torch.cat([upper_OG8 >> 2 * field & 3 for field in range(4)], 2) * 16.0 - 32.0
         return codes_OGK
+
+
+def bits_of(signed: bool, bytes_of_row: int, scales_of_row: int) -> int:
+    """Of codes that take so many bytes of a row, by whether these have a sign."""
+    if signed:
+        return 8
+    return 6 if scales_of_row and bytes_of_row == scales_of_row * bytes_of_group(6) // scales_of_group(6) else 4
+
+
+def packed_in_four(codes_OGK: torch.Tensor) -> torch.Tensor:
+    """Codes of 4 bits, any integers [O, G, K], as a :class:`QuantizedMatrix` has them."""
+    low_OGH, high_OGH = codes_OGK.to(torch.uint8).chunk(2, 2)
+    return (low_OGH | high_OGH << 4).flatten(1)
+
+
+def packed_in_six(codes_OGK: torch.Tensor) -> torch.Tensor:
+    """Codes of 6 bits, integers -32 … 31 with a sign [O, G, K], as a :class:`QuantizedMatrix` has them."""
+    shifted_OGK = (codes_OGK + 32).to(torch.uint8)
+    lower_OC = packed_in_four(shifted_OGK & 15)
+    fields = (shifted_OGK >> 4).chunk(4, 2)
+    upper_OG8 = fields[0] | fields[1] << 2 | fields[2] << 4 | fields[3] << 6
+    return torch.cat([lower_OC.view(*upper_OG8.shape[:2], -1), upper_OG8], 2).flatten(1)

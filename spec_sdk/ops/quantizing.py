@@ -1,13 +1,13 @@
-"""Weights in floating point to weights in few bits, as GGUF's Q8_0 and Q4_1 have them.
+"""Weights in floating point to weights in few bits: 8 and 4 as GGUF's Q8_0 and Q4_1 have them.
 
-Legend: O outputs, I inputs, G groups of a row, K inputs of a group.
+Legend: O outputs, I inputs, G groups of a row, S scales of a row, K inputs of a group.
 """
 
 from __future__ import annotations
 
 import torch
 
-from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
+from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, packed_in_four, packed_in_six, scales_of_group
 
 AT_ONCE = 1 << 18
 """Weights that a thread quantizes at a time. What is computed in between takes some 20 bytes for each, and stays in the
@@ -16,16 +16,20 @@ caches.
 
 
 def quantize(weight_OI: torch.Tensor, bits: int) -> QuantizedMatrix:
-    """The nearest matrix of 8 bits (symmetric, as Q8_0) or 4 bits (minimum and range of each group, as Q4_1).
+    """The nearest matrix of 8 bits (symmetric, as Q8_0), 4 bits (minimum and range of each group, as Q4_1) or 6 bits
+    (the largest of 16 inputs is -32 scales).
 
-    To the bit what llama.cpp makes of the same weights. Raises ValueError for rows that are not whole groups of 32.
+    Of 8 and 4 bits it is to the bit what llama.cpp makes of the same weights. Raises ValueError for rows that are not
+    whole groups of 32.
     """
     if weight_OI.shape[1] % GROUP:
         raise ValueError(f"{weight_OI.shape[1]} inputs are not whole groups of {GROUP}")
-    of_rows = _in_eight if bits == 8 else _in_four
+    of_rows = {4: _in_four, 6: _in_six, 8: _in_eight}[bits]
     step = max(1, AT_ONCE * torch.get_num_threads() // max(1, weight_OI.shape[1]))
     parts = [of_rows(part.float().view(len(part), -1, GROUP)) for part in torch.split(weight_OI, step)]
-    return QuantizedMatrix.below(parts)
+    made = QuantizedMatrix.below(parts)
+    assert made is not None
+    return made
 
 
 def _in_eight(w_OGK: torch.Tensor) -> QuantizedMatrix:
@@ -43,9 +47,15 @@ def _in_four(w_OGK: torch.Tensor) -> QuantizedMatrix:
     scale_OG = (most_OG - least_OG) / 15
     x_OGK = (w_OGK - least_OG[..., None]).mul_(_inverse(scale_OG)[..., None])
     # what is behind the point is cut off
-    codes_OGK = x_OGK.add_(0.5).clamp_(0, 15).to(torch.uint8)
-    low_OGH, high_OGH = codes_OGK.chunk(2, dim=-1)
-    return QuantizedMatrix((low_OGH | high_OGH << 4).flatten(1), scale_OG.half(), least_OG.half())
+    codes_OC = packed_in_four(x_OGK.add_(0.5).clamp_(0, 15))
+    return QuantizedMatrix(codes_OC, scale_OG.half(), least_OG.half())
+
+
+def _in_six(w_OGK: torch.Tensor) -> QuantizedMatrix:
+    w_OSK = w_OGK.reshape(len(w_OGK), -1, GROUP // scales_of_group(6))
+    scale_OS1 = w_OSK.take_along_dim(w_OSK.abs().argmax(-1, keepdim=True), -1) / -32
+    codes_OSK = (w_OSK * _inverse(scale_OS1)).round_().clamp_(-32, 31).to(torch.int8)
+    return QuantizedMatrix(packed_in_six(codes_OSK.view(w_OGK.shape)), scale_OS1.squeeze(-1).half())
 
 
 def _inverse(scale_OG: torch.Tensor) -> torch.Tensor:

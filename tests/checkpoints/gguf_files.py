@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ GGUF_ARCHITECTURE = {
 }
 """Where it is not the model type."""
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+RANDOM_BLOCKS = {"Q4_K": {0: 1 / 150, 2: 1 / 20}, "Q6_K": {208: 1 / 1400}}
+"""Where a block has float16 factors, and what these are of the weights' size."""
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
 
 
@@ -114,12 +117,14 @@ def tiny_model(name: str, **overrides: Any) -> PreTrainedModel:
 def write_gguf(
     path: Path,
     name: str = "smollm",
-    kind: str = "F32",
+    kind: str | Callable[[str], str] = "F32",
     tokenizer: Customize = add_byte_level,
     customize: Customize | None = None,
     **overrides: Any,
 ) -> PreTrainedModel:
-    """Write a random model as GGUF with its matrices stored as ``kind``; return the model."""
+    """Write a random model as GGUF with its matrices stored as ``kind``, or as this says by GGUF's name; return the
+    model.
+    """
     model = tiny_model(name, **overrides)
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -146,7 +151,7 @@ def write_gguf(
     if customize is not None:
         customize(writer)
     table = weights_of(read_config(config.to_dict(), "tests"))
-    stored_as = gguf.GGMLQuantizationType[kind]
+    kind_of = (lambda name: kind) if isinstance(kind, str) else kind
     for hf_name, tensor in _converted(checkpoint_tensors(model)).items():
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -158,14 +163,28 @@ def write_gguf(
             if f".{part}." in hf_name and architecture == "llama":
                 values = _permuted(values, count)
         # llama.cpp's converter leaves routers in F32
-        matrix = values.ndim > 1 and kind != "F32" and not hf_name.endswith(".gate.weight")
-        data = gguf.quants.quantize(np.ascontiguousarray(values), stored_as) if matrix else np.ascontiguousarray(values)
+        stored_as = gguf.GGMLQuantizationType[kind_of(table.gguf_name(hf_name))]
+        matrix = values.ndim > 1 and stored_as.name != "F32" and not hf_name.endswith(".gate.weight")
+        data = quantized(np.ascontiguousarray(values), stored_as) if matrix else np.ascontiguousarray(values)
         writer.add_tensor(table.gguf_name(hf_name), data, raw_dtype=stored_as if matrix else None)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return model
+
+
+def quantized(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    """Rows of blocks. The gguf package makes none of Q4_K and Q6_K: those are random, of about the values' size."""
+    if kind.name not in RANDOM_BLOCKS:
+        made: np.ndarray = gguf.quants.quantize(values, kind)
+        return made
+    weights, size = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(zlib.crc32(values.tobytes()))
+    blocks = rng.integers(0, 256, (len(values), values.shape[1] // weights, size), dtype=np.uint8)
+    for at, factor in RANDOM_BLOCKS[kind.name].items():
+        blocks[..., at : at + 2] = np.array([factor * values.std()], "<f2").view(np.uint8)
+    return blocks.reshape(len(values), -1)
 
 
 def _add_gemma(writer: gguf.GGUFWriter, config: Any, rope: dict[str, Any]) -> None:

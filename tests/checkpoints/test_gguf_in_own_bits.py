@@ -1,4 +1,4 @@
-"""GGUF files of Q4_0, Q4_1 and Q8_0 stay in their own bits, on disk and in memory.
+"""GGUF files in few bits stay so, on disk and in memory.
 
 Legend: V vocabulary.
 """
@@ -27,7 +27,9 @@ from spec_sdk.ops.embedding import QuantizedEmbedding
 from spec_sdk.tree import TokenTree
 from tests.checkpoints.gguf_files import write_gguf
 
-KINDS = ["Q4_0", "Q4_1", "Q8_0"]
+KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+SMALLER = {"Q4_0": 6.3, "Q4_1": 6.3, "Q5_0": 4.5, "Q5_1": 3.9, "Q8_0": 3.7}
+"""By how much than float32, at least."""
 NAMES = ["smollm", "llama2", "qwen3", "gemma2", "qwen2_moe", "mixtral"]
 EXPERTS = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "mlp_only_layers": []}
 
@@ -59,7 +61,7 @@ def test_logits_are_those_of_the_dense_model(name: str, kind: str, tmp_path: Pat
     assert torch.equal(kept.embedding.weight_VM, dense.embedding.weight_VM)
     expected_NV = logits(dense)
     assert (logits(kept) - expected_NV).abs().max() < 1e-5 * expected_NV.abs().max()
-    assert kept.nbytes < dense.nbytes / (3.7 if kind == "Q8_0" else 6.3)
+    assert kept.nbytes < dense.nbytes / SMALLER[kind]
 
 
 def test_a_backend_without_kernels_gets_dense_weights_unless_bits_are_asked_for(tmp_path: Path) -> None:
@@ -82,8 +84,39 @@ def test_nothing_is_expanded_on_disk(tmp_path: Path) -> None:
     assert stored < written < stored + 20_000
 
 
+def test_a_file_of_several_quantisations(tmp_path: Path) -> None:
+    """As in Q4_K_M: V and what is projected down have 6 bits in some layers, and so has the output head. Q, K and V are
+    one matrix here, in 6 bits as a whole.
+    """
+    kinds = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "token_embd": "Q6_K"}
+
+    def kind_of(name: str) -> str:
+        stem = name.removesuffix(".weight").split(".")[-1]
+        return kinds[stem] if stem in kinds and "blk.0." not in name else "Q4_K"
+
+    write_gguf(tmp_path / "m.gguf", "smollm", kind_of, hidden_size=256, intermediate_size=512, head_dim=64)
+    checkpoint = open_checkpoint(str(tmp_path / "m.gguf"))
+    kept, dense = decoder(checkpoint, "auto"), decoder(checkpoint, "dense")
+    assert [part.quantized and part.quantized.bits for part in kept.projections] == [4, 4, 4, 4, 6, 4, 4, 6, 6]
+    assert isinstance(kept.embedding, QuantizedEmbedding) and kept.embedding.matrix.bits == 6
+    for ours, theirs in zip(kept.projections, dense.projections, strict=True):
+        assert torch.equal(ours.weight_OI, theirs.weight_OI)
+    expected_NV = logits(dense)
+    assert (logits(kept) - expected_NV).abs().max() < 1e-5 * expected_NV.abs().max()
+    # natively too
+    options = ["max_new_tokens=12", "ignore_eos=true", "chat=false", "backend.activations=exact"]
+    answers = [
+        [answer.tokens for answer in engine.generate(["a b c a b c"])]
+        for engine in (
+            Engine.from_pipeline("suffix", target=tmp_path / "m.gguf", overrides=[*options, f"model.weights={weights}"])
+            for weights in ("auto", "dense")
+        )
+    ]
+    assert answers[0] == answers[1]
+
+
 def test_other_quantisations_become_dense(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "m.gguf", "smollm", "Q5_0")
+    write_gguf(tmp_path / "m.gguf", "smollm", "TQ1_0", hidden_size=256, intermediate_size=256, head_dim=64)
     checkpoint = open_checkpoint(str(tmp_path / "m.gguf"))
     assert all(checkpoint.quantized(name) is None for name in checkpoint.names())
     assert decoder(checkpoint, "auto").blocks[0].qkv.quantized is None

@@ -118,20 +118,35 @@ def test_rows_that_are_not_whole_groups_stay_dense(tmp_path: Path) -> None:
     assert [bits(p) for p in odd.projections] == [None] * len(odd.projections) and type(odd.embedding) is Embedding
 
 
-def test_a_fused_matrix_of_different_parts_is_dense(tmp_path: Path) -> None:
-    """Where a file has Q in 4 bits and V in 8; other layers keep theirs."""
+@pytest.mark.parametrize(
+    ("q", "v", "fused"), [(4, 8, 8), (4, 6, 6), (6, 4, 6), (8, 4, 8), (6, 8, None), (4, None, None), (None, 4, None)]
+)
+def test_a_fused_matrix_of_different_parts_has_the_most_bits_of_them(
+    q: int | None, v: int | None, fused: int | None, tmp_path: Path
+) -> None:
+    """Of the first layer's; it is dense where no form holds both exactly. Other layers keep theirs."""
     write_checkpoint(tmp_path, "smollm", **SHAPE)
     source = open_checkpoint(str(tmp_path))
 
     class Mixed(ChosenWeights):
         def quantized(self, name: str) -> Any:
-            first = name.startswith("model.layers.0.") and "v_proj" in name
-            return quantize(self.tensor(name), 8 if first else 4)
+            if not name.startswith("model.layers.0."):
+                return quantize(self.tensor(name), 4)
+            own = v if "v_proj" in name else q
+            return None if own is None else quantize(self.tensor(name), own)
 
-    mixed = load_decoder(Mixed(source, "auto", slow), CPU, torch.float32)
-    assert [bits(block.qkv) for block in mixed.blocks] == [None, 4, 4, 4, 4]
-    assert torch.equal(mixed.blocks[0].qkv.weight_OI, decoder(tmp_path, "dense").blocks[0].qkv.weight_OI)
-    # layers that run at once may be of either kind
+    weights = Mixed(source, "auto", slow)
+    mixed = load_decoder(weights, CPU, torch.float32)
+    assert [bits(block.qkv) for block in mixed.blocks] == [fused, 4, 4, 4, 4]
+    names = [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"]
+    parts = [weights.quantized(name) for name in names]
+    if fused is not None:
+        # exactly, whatever the parts had
+        whole = torch.cat([part.dequantized(torch.float32) for part in parts])
+        assert torch.equal(mixed.blocks[0].qkv.weight_OI, whole)
+    else:
+        assert torch.equal(mixed.blocks[0].qkv.weight_OI, decoder(tmp_path, "dense").blocks[0].qkv.weight_OI)
+    # layers that run at once may be of any kind
     x_KM = torch.randn(3, 64)
     [stack] = mixed.stacks(0, 2)
     gains = [block.input_norm_M for block in mixed.blocks[:2]]
@@ -232,7 +247,7 @@ def test_bits_that_there_are_not(tmp_path: Path) -> None:
         ({".offset": torch.ones(4, 3).half()}, "'NAME.offset' is missing or does not fit"),
         (
             {".codes": torch.ones(64, 40, dtype=torch.int8)},
-            "'NAME.codes' holds no codes of 4 or 8 bits",
+            "'NAME.codes' holds no codes of 4, 6 or 8 bits",
         ),
         ({".codes": torch.ones(64, 64)}, "'NAME.codes' holds no codes"),
         ({"": torch.ones(64, 64)}, "'NAME' is stored twice"),

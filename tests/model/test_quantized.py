@@ -16,11 +16,13 @@ from spec_sdk.model.gguf_blocks import LAYOUTS, codes_of, offsets_of, scales_of
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.linear import SeparateProjections
-from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized import BITS, QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection, expanded_linear
 from spec_sdk.ops.quantizing import quantize
 
-KINDS = ["Q4_0", "Q4_1", "Q8_0"]
+ROUNDED_FACTORS = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_XS": (0,)}
+"""Kinds whose scales are products, and where their blocks have the float16 that those are made of."""
+STORED_FACTORS = [kind for kind in LAYOUTS if kind not in ROUNDED_FACTORS]
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -39,21 +41,66 @@ def stored(weight_OI: torch.Tensor, kind: str) -> np.ndarray:
 
 def matrix_of(blocks: np.ndarray, kind: str) -> QuantizedMatrix:
     codes = torch.from_numpy(codes_of(blocks, kind).copy())
-    offset = torch.from_numpy(offsets_of(blocks, kind)) if LAYOUTS[kind].offset else None
+    offsets = offsets_of(blocks, kind)
     scale = torch.from_numpy(scales_of(blocks, kind))
-    return QuantizedMatrix(codes if LAYOUTS[kind].bits == 4 else codes.view(torch.int8), scale, offset)
+    return QuantizedMatrix(
+        codes.view(torch.int8) if LAYOUTS[kind].bits == 8 else codes,
+        scale,
+        None if offsets is None else torch.from_numpy(offsets),
+    )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def expanded(blocks: np.ndarray, kind: str) -> torch.Tensor:
+    return torch.from_numpy(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]))
+
+
+def random_blocks(kind: str, factors: tuple[int, ...]) -> np.ndarray:
+    """Six rows of three blocks, with any codes; factors are at these bytes."""
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (6, 3, LAYOUTS[kind].size), dtype=np.uint8)
+    for at in factors:
+        blocks[..., at : at + 2] = rng.normal(size=(6, 3, 1)).astype("<f2").view(np.uint8)
+    return blocks.reshape(6, -1)
+
+
+@pytest.mark.parametrize("kind", STORED_FACTORS)
 def test_a_matrix_of_blocks_is_what_gguf_makes_of_them(kind: str) -> None:
-    blocks = stored(random(24, 96), kind)
-    matrix = matrix_of(blocks, kind)
-    expected = torch.from_numpy(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]))
+    made = kind != "IQ4_NL"
+    blocks = stored(random(24, 96), kind) if made else random_blocks(kind, (0,))
+    matrix, expected = matrix_of(blocks, kind), expanded(blocks, kind)
     assert torch.equal(matrix.dequantized(torch.float32), expected)
     assert torch.equal(matrix.dequantized(torch.bfloat16), expected.bfloat16())
-    assert (matrix.outputs, matrix.inputs, matrix.bits) == (24, 96, LAYOUTS[kind].bits)
-    # of four bits the scale and the offset that Q4_0 has not stored, of eight the scale
-    assert matrix.nbytes == 24 * 3 * (16 + 4 if matrix.bits == 4 else 32 + 2)
+    assert (matrix.outputs, matrix.inputs, matrix.bits) == (*expected.shape, LAYOUTS[kind].bits)
+    # two bytes of a scale, and as many of an offset; of six bits for each half of a group
+    factors = (2 if matrix.offset_OG is None else 4) * (2 if matrix.bits == 6 else 1)
+    assert matrix.nbytes == matrix.outputs * matrix.inputs // 32 * (4 * matrix.bits + factors)
+
+
+@pytest.mark.parametrize(("kind", "factors"), ROUNDED_FACTORS.items())
+def test_factors_that_are_products_are_rounded_once(kind: str, factors: tuple[int, ...]) -> None:
+    """To float16: a weight is off by that much of scale · code and of the offset, and of zero codes by nothing more."""
+    blocks = random_blocks(kind, factors)
+    matrix, expected = matrix_of(blocks, kind), expanded(blocks, kind)
+    scale_OI, offset_OI = (
+        None if part is None else part.float().repeat_interleave(expected.shape[1] // part.shape[1], 1)
+        for part in (matrix.scale_OG, matrix.offset_OG)
+    )
+    assert scale_OI is not None
+    size = scale_OI.abs() * 128 if offset_OI is None else scale_OI.abs() * 32 + offset_OI.abs()
+    off = (matrix.dequantized(torch.float32) - expected).abs()
+    assert (off <= 2**-11 * size).all() and off.any()
+    # codes are exact, whatever the scales
+    steps = (expected - (0 if offset_OI is None else offset_OI)) / scale_OI
+    whole = matrix._codes().flatten(1)
+    assert ((steps - whole).abs()[scale_OI.abs() > 0.01] < 0.25).all()
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K"])
+def test_factors_that_float16_cannot_hold_are_not_finite(kind: str) -> None:
+    (at, *_) = ROUNDED_FACTORS[kind]
+    blocks = random_blocks(kind, ROUNDED_FACTORS[kind]).reshape(6, 3, -1)
+    blocks[2, 1, at : at + 2] = np.array([60000], "<f2").view(np.uint8)
+    assert np.isinf(scales_of(blocks.reshape(6, -1), kind)).any()
 
 
 @pytest.mark.parametrize(("bits", "kind"), [(4, "Q4_1"), (8, "Q8_0")])
@@ -68,11 +115,23 @@ def test_floats_are_quantized_as_gguf_does(bits: int, kind: str, seed: int) -> N
     assert ours.offset_OG is None or torch.equal(ours.offset_OG, theirs.offset_OG)  # type: ignore[arg-type]
 
 
+def test_six_bits_are_the_nearest_of_their_steps() -> None:
+    weight_OI = random(40, 64)
+    matrix = quantize(weight_OI, 6)
+    step_OI = matrix.scale_OG.float().abs().repeat_interleave(16, 1)
+    codes = matrix._codes().flatten(1)
+    off = (weight_OI - matrix.dequantized(torch.float32)).abs()
+    # half a step, or a whole one above the largest code; and what float16 rounds of the scale, times the code
+    most = torch.where(codes == 31, 1.0, 0.5) + 32 * 2**-11
+    assert (off <= most * step_OI + 2e-6).all()
+    assert set(codes[5].int().tolist()) > {-32, -1, 0, 1}
+
+
 def test_weights_too_small_for_float16_become_zero() -> None:
     assert not quantize(torch.full((1, 32), 1e-40), 8).dequantized(torch.float32).any()
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_parts_of_rows_make_the_same(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     weight_OI = random(10, 96)
     whole = quantize(weight_OI, bits)
@@ -81,7 +140,7 @@ def test_parts_of_rows_make_the_same(bits: int, monkeypatch: pytest.MonkeyPatch)
     assert torch.equal(parts.codes_OC, whole.codes_OC) and torch.equal(parts.scale_OG, whole.scale_OG)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_parts_of_a_matrix(bits: int) -> None:
     matrix = quantize(random(10, 96), bits)
     whole = matrix.dequantized(torch.float32)
@@ -91,6 +150,7 @@ def test_parts_of_a_matrix(bits: int) -> None:
     assert torch.equal(matrix.padded(12).dequantized(torch.float32)[:10], whole)
     assert not matrix.padded(12).dequantized(torch.float32)[10:].any()
     below = QuantizedMatrix.below([matrix, matrix.rows(slice(0, 3))])
+    assert below is not None and below.bits == bits
     assert torch.equal(below.dequantized(torch.float32), torch.cat((whole, whole[:3])))
     with pytest.raises(ValueError, match="columns 16 to 64 are not whole groups of 32"):
         matrix.columns(16, 64)
@@ -112,7 +172,7 @@ def test_parts_that_do_not_fit(change: Callable[[QuantizedMatrix], object], why:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("rows", [(1,), (2, 3), (40,)])
 def test_products_are_those_of_the_expanded_weights(
     rows: tuple[int, ...], bits: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -158,7 +218,7 @@ def test_a_stack_of_separate_projections() -> None:
     assert torch.equal(stack.layers(1, 3)(x_gKI), torch.stack([layers[1](x_gKI[0]), layers[2](x_gKI[1])]))
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_rows_of_an_embedding(bits: int) -> None:
     matrix = quantize(random(20, 64), bits)
     token_BN = torch.tensor([[3, 19, 3], [0, 7, 11]], dtype=torch.int32)

@@ -93,8 +93,8 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
     Mutant(
         "native growing: half of a group's codes are read twice",
         SOURCE + "lookup.h",
-        "i < GROUP / 2 ? byte & 15 : byte >> 4",
-        "byte & 15",
+        ">> input / (GROUP / 2) * 4 & 15;",
+        "& 15;",
         (f"{TESTS}::test_an_embedding_is_read_in_rows_too",),
     ),
     Mutant(

@@ -25,6 +25,9 @@ EXECUTOR = "spec_sdk/model/torch_executor.py"
 CPU = "plugins/backends/spec_sdk_backends/cpu.py"
 OF_ROUNDED_CACHE = "tests/model/test_rounded_kv_cache.py"
 
+SOURCE = "plugins/backends/spec_sdk_backends/native/source/"
+FIELDS = "spec_sdk/model/gguf_fields.py"
+OF_FUSED = f"{OF_CHOICE}::test_a_fused_matrix_of_different_parts_has_the_most_bits_of_them"
 LAYING = "plugins/backends/spec_sdk_backends/native/source/laying.h"
 OF_PRODUCTS = "tests/native/test_products.py"
 
@@ -106,15 +109,15 @@ QUANTISED = (
     Mutant(
         "gguf: the scale of Q4_1 is its minimum",
         BLOCKS,
-        "return _halves(_blocks(stored, layout), 2)",
-        "return _halves(_blocks(stored, layout), 0)",
+        "    return halves(blocks, 2)",
+        "    return halves(blocks, 0)",
         (OF_MATRIX,),
     ),
     Mutant(
         "gguf: Q4_0's codes mean 0 at 7",
         BLOCKS,
-        "offset=True, zero=8)",
-        "offset=True, zero=7)",
+        "np.float16(-8)",
+        "np.float16(-7)",
         (OF_MATRIX,),
     ),
     Mutant(
@@ -132,11 +135,81 @@ QUANTISED = (
         (f"{OF_CHOICE}::test_the_bits_of_a_matrix",),
     ),
     Mutant(
-        "weights: parts of different bits are joined",
-        LOADER,
-        "if part is None or not part.like((parts or [part])[0]):",
-        "if part is None:",
-        (f"{OF_CHOICE}::test_a_fused_matrix_of_different_parts_is_dense",),
+        "weights: parts of 6 and of 8 bits are joined",
+        MATRIX,
+        " or bits == 8 and any(m.bits == 6 for m in matrices):",
+        ":",
+        (OF_FUSED,),
+    ),
+    Mutant(
+        "weights: parts in fewer bits than others have the scales of other groups",
+        MATRIX,
+        "part.repeat_interleave(each, 1)",
+        "part.repeat(1, each)",
+        (OF_FUSED,),
+    ),
+    Mutant(
+        "weights: what is added to some parts is added to all of them",
+        MATRIX,
+        "none = [torch.zeros_like(m.scale_OG) for m in matrices]",
+        "none = [torch.ones_like(m.scale_OG) for m in matrices]",
+        (OF_FUSED,),
+    ),
+    Mutant(
+        "six bits: the upper bits are those of the next code",
+        MATRIX,
+        "upper_OG8 >> 2 * field & 3 for field in range(4)",
+        "upper_OG8 >> 2 * field & 3 for field in (1, 2, 3, 0)",
+        (OF_MATRIX,),
+    ),
+    Mutant(
+        "six bits: both halves of a group have the first one's scale",
+        SOURCE + "rounded_avx512.h",
+        "_mm256_loadu_si256(factors + p)",
+        "_mm256_loadu_si256(factors)",
+        (f"{OF_ROUNDING}::test_a_product_is_that_of_the_rounded_rows",),
+    ),
+    Mutant(
+        "six bits: what is above the codes is taken off for one half",
+        SOURCE + "rounded_avx512.h",
+        "wholes[at * PARTS + c * rows.count + r]",
+        "wholes[at * PARTS + r]",
+        (f"{OF_ROUNDING}::test_a_product_is_that_of_the_rounded_rows",),
+    ),
+    Mutant(
+        "six bits: upper bits of a half's second line are the first's",
+        SOURCE + "quantized_avx512.h",
+        "line % 2 ? upper : _mm512_slli_epi32(upper, 4)",
+        "_mm512_slli_epi32(upper, 4)",
+        (f"{OF_PRODUCTS}::test_quantized",),
+    ),
+    Mutant(
+        "laying: upper bits of the second half of a group are the first's",
+        LAYING,
+        "uint64_t first = bytes >> half * 4",
+        "uint64_t first = bytes",
+        (f"{OF_PRODUCTS}::test_side_by_side_is_the_same_matrix",),
+    ),
+    Mutant(
+        "gguf: the mins of Q4_K's second half have the scales' upper bits",
+        FIELDS,
+        "rest >> 4 | low >> 6 << 4",
+        "rest >> 4 | scale >> 6 << 4",
+        (OF_MATRIX,),
+    ),
+    Mutant(
+        "gguf: Q3_K's codes are 4 less where the mask has a bit",
+        BLOCKS,
+        "+ 4 * fields(blocks[..., :32], 1, 32) - 4)",
+        "- 4 * fields(blocks[..., :32], 1, 32))",
+        (OF_MATRIX,),
+    ),
+    Mutant(
+        "gguf: products that float16 cannot hold are kept",
+        "spec_sdk/model/gguf_tensors.py",
+        "LAYOUTS[kind].stored or all(",
+        "True or all(",
+        ("tests/checkpoints/test_gguf_in_own_bits.py::test_scales_whose_offsets_float16_cannot_hold",),
     ),
     Mutant(
         "weights: every rank has the head's first rows",

@@ -47,7 +47,7 @@ def _kernels_for_others(request: pytest.FixtureRequest, tmp_path_factory: pytest
 
 @pytest.mark.usefixtures("_kernels_for_others")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_quantized(bits: int, dtype: torch.dtype) -> None:
     matrix, x_NI = quantized(37, 96, bits, True), random(9, 96).to(dtype)
     held = SideBySide.of(matrix)
@@ -64,7 +64,7 @@ def test_quantized(bits: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("_kernels_for_others")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_rounded_rows(bits: int, dtype: torch.dtype) -> None:
     matrix, x_NI = quantized(37, 96, bits, True), random(9, 96).to(dtype)
     held = SideBySide.of(matrix)

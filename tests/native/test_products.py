@@ -48,13 +48,13 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def quantized(outputs: int, inputs: int, bits: int, offsets: bool = True) -> QuantizedMatrix:
-    groups = inputs // 32
-    offset_OG = random(outputs, groups).half() * 8 if offsets else None
-    if bits == 4:
-        codes = torch.randint(0, 256, (outputs, inputs // 2), generator=RNG).to(torch.uint8)
+    scales = inputs // (16 if bits == 6 else 32)
+    offset_OS = random(outputs, scales).half() * 8 if offsets else None
+    if bits < 8:
+        codes = torch.randint(0, 256, (outputs, inputs * bits // 8), generator=RNG).to(torch.uint8)
     else:
         codes = torch.randint(-128, 128, (outputs, inputs), generator=RNG).to(torch.int8)
-    return QuantizedMatrix(codes, random(outputs, groups).half(), offset_OG)
+    return QuantizedMatrix(codes, random(outputs, scales).half(), offset_OS)
 
 
 def sizes(matrix: QuantizedMatrix, x_NI: torch.Tensor) -> torch.Tensor:
@@ -62,10 +62,10 @@ def sizes(matrix: QuantizedMatrix, x_NI: torch.Tensor) -> torch.Tensor:
 
     scale · Σ code·x and offset · Σ x are rounded each by itself, and may be larger than their sum.
     """
-    largest_OG = matrix.scale_OG.double().abs() * 128
+    largest_OS = matrix.scale_OG.double().abs() * 128
     if matrix.offset_OG is not None:
-        largest_OG += matrix.offset_OG.double().abs()
-    return F.linear(x_NI.double().abs(), largest_OG.repeat_interleave(32, 1))
+        largest_OS += matrix.offset_OG.double().abs()
+    return F.linear(x_NI.double().abs(), largest_OS.repeat_interleave(matrix.inputs // largest_OS.shape[1], 1))
 
 
 def close(found: torch.Tensor, x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> bool:
@@ -91,7 +91,7 @@ def test_dense(shape: tuple[int, int], biased: bool, dtype: torch.dtype, threads
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 @pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64), (37, 544)], ids=str)
 def test_quantized(shape: tuple[int, int], bits: int, offsets: bool, dtype: torch.dtype, threads: int) -> None:
@@ -100,10 +100,10 @@ def test_quantized(shape: tuple[int, int], bits: int, offsets: bool, dtype: torc
     projection = NativeQuantizedProjection(matrix, bias_O)
     x_NI = random(max(ROWS), shape[1]).to(dtype)
     alone = torch.cat([multiply(projection.matrix, row[None]) for row in x_NI])
-    exact_OGK = matrix._codes().view(shape[0], -1, 32).double() * matrix.scale_OG.double()[..., None]
+    exact_OSK = matrix._codes().view(*matrix.scale_OG.shape, -1).double() * matrix.scale_OG.double()[..., None]
     if matrix.offset_OG is not None:
-        exact_OGK += matrix.offset_OG.double()[..., None]
-    weight_OI = exact_OGK.view(shape)
+        exact_OSK += matrix.offset_OG.double()[..., None]
+    weight_OI = exact_OSK.view(shape)
     expected = F.linear(x_NI.double(), weight_OI, bias_O.double())
     size = sizes(matrix, x_NI)
     off = (alone.double() - expected).abs()
@@ -117,7 +117,7 @@ def test_quantized(shape: tuple[int, int], bits: int, offsets: bool, dtype: torc
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_wide_passes_multiply_with_expanded_weights(bits: int, dtype: torch.dtype) -> None:
     """So do those of dtypes that the kernels lack."""
     projection = NativeQuantizedProjection(quantized(33, 64, bits, True))
@@ -127,7 +127,7 @@ def test_wide_passes_multiply_with_expanded_weights(bits: int, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 @pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64)], ids=str)
 def test_side_by_side_is_the_same_matrix(shape: tuple[int, int], bits: int, offsets: bool) -> None:
     matrix = quantized(*shape, bits, offsets)
@@ -157,16 +157,16 @@ def used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("used_memory")
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_outputs_that_fill_up_a_block_are_zeros(bits: int) -> None:
     records_PGC = SideBySide.of(quantized(17, 64, bits, True)).records_PGC[1]
-    lines, factors = records_PGC[:, : bits * 64].view(2, bits, 16, 4), records_PGC[:, bits * 64 :].view(2, 2, 16, 2)
+    lines, factors = records_PGC[:, : bits * 64].view(2, bits, 16, 4), records_PGC[:, bits * 64 :].view(2, -1, 16, 2)
     assert lines[:, :, 0].any() and factors[:, :, 0].any()
     assert not lines[:, :, 1:].any() and not factors[:, :, 1:].any()
 
 
 @pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_parts_of_other_tensors_are_laid_side_by_side(bits: int, offsets: bool) -> None:
     """As they lie in a checkpoint, behind others: at odd addresses, and factors that are not contiguous."""
     whole = quantized(40, 96, bits, offsets)
@@ -248,7 +248,7 @@ def test_shapes_and_layouts() -> None:
     assert projection(x[:0, :, :40]).shape == (0, 3, 21)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_other_dtypes_are_torchs(bits: int) -> None:
     matrix = quantized(20, 64, bits)
     x = random(3, 64).half()

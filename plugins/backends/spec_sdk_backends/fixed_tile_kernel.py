@@ -8,7 +8,7 @@ the same operations in the same order in every pass.
 A wide pass lets a program multiply up to four tiles with each block of weights that it loads. Each has an accumulator
 and products of its own: it is the loop of one tile, with its loads of weights shared.
 
-Weights in 8 or 4 bits are expanded as they are loaded: scale * code + offset in float32, rounded to the rows' dtype.
+Weights in 8, 6 or 4 bits are expanded as they are loaded: scale * code + offset in float32, rounded to the rows' dtype.
 
 Bytes moved, for K rows and e bytes per element: weights O*I*e for every 16*TILES rows (fewer where they hit the L2
 cache), rows K*I*e for every block of outputs, which they mostly hit, and K*O*e of results.
@@ -51,12 +51,19 @@ def _weights(
             code_OI = tl.load(code_ptr, mask=real_OI, other=0).to(tl.float32)
         else:
             # a group's first 16 codes are in the low halves of its bytes, the others in the high ones
-            byte_I = input_I // GROUP * (GROUP // 2) + input_I % (GROUP // 2)
-            code_ptr = weight_ptr + output_O[:, None] * (I // 2) + byte_I[None, :]
-            byte_OI = tl.load(code_ptr, mask=real_OI, other=0).to(tl.int32)
+            row_ptr = weight_ptr + output_O[:, None] * (I * BITS // 8)
+            group_ptr = row_ptr + (input_I // GROUP * (GROUP * BITS // 8))[None, :]
+            byte_OI = tl.load(group_ptr + (input_I % (GROUP // 2))[None, :], mask=real_OI, other=0).to(tl.int32)
             shift_I = input_I % GROUP // (GROUP // 2) * 4
-            code_OI = ((byte_OI >> shift_I[None, :]) & 15).to(tl.float32)
+            code_OI = (byte_OI >> shift_I[None, :]) & 15
+            if BITS == 6:
+                upper_ptr = group_ptr + (input_I % 8 + GROUP // 2)[None, :]
+                upper_OI = tl.load(upper_ptr, mask=real_OI, other=0).to(tl.int32) >> (input_I % GROUP // 8 * 2)[None, :]
+                code_OI += (upper_OI & 3) * 16 - 32
+            code_OI = code_OI.to(tl.float32)
         group_OI = output_O[:, None] * (I // GROUP) + (input_I // GROUP)[None, :]
+        if BITS == 6:
+            group_OI = output_O[:, None] * (I // GROUP * 2) + (input_I // (GROUP // 2))[None, :]
         value_OI = code_OI * tl.load(scale_ptr + group_OI, mask=real_OI, other=0.0).to(tl.float32)
         if OFFSET:
             value_OI += tl.load(offset_ptr + group_OI, mask=real_OI, other=0.0).to(tl.float32)
@@ -103,8 +110,8 @@ def fixed_tile_product_kernel(
     """Tiles ``TILES * program_id(0)`` … of 16 rows, BLOCK_O outputs ``program_id(1)``: out [K, O] = x [K, I] Wᵀ + bias,
     rounded once.
 
-    BITS 0: weights [O, I] in the dtype of x; 8 and 4: codes [O, C], with a scale and, OFFSET, an offset for each group
-    of 32 inputs. TILES: 1, 2 or 4.
+    BITS 0: weights [O, I] in the dtype of x; 8, 6 and 4: codes [O, C], with a scale and, OFFSET, an offset for each
+    group of 32 inputs, of 6 bits for each half of it. TILES: 1, 2 or 4.
     """
     first_row = tl.program_id(0).to(tl.int64) * (TILE_ROWS * TILES)
     output_O = tl.program_id(1).to(tl.int64) * BLOCK_O + tl.arange(0, BLOCK_O)

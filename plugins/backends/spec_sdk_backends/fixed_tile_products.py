@@ -11,7 +11,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 
 from spec_sdk.ops.linear import Projection
-from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized import QuantizedMatrix, bits_of
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends import fixed_tile_kernel
 from spec_sdk_backends.fixed_tile_kernel import fixed_tile_product_kernel
@@ -61,7 +61,7 @@ class FixedTileProjection(Projection):
 
 
 class FixedTileQuantizedProjection(QuantizedProjection):
-    """Weights in 8 or 4 bits, expanded block by block as they are multiplied."""
+    """Weights in few bits, expanded block by block as they are multiplied."""
 
     quantized: QuantizedMatrix
 
@@ -94,7 +94,7 @@ def multiply(
     out = x.new_empty((*x.shape[:-1], outputs))
     if not out.numel():
         return out
-    bits = 0 if scale_OG is None else 4 if weight.dtype == torch.uint8 else 8
+    bits = 0 if scale_OG is None else bits_of(weight.dtype == torch.int8, weight.shape[1], scale_OG.shape[1])
     blocks = Blocks.choose(x.dtype, bits, x.is_cuda)
     tiles = tiles or tiles_of(K)
     fixed_tile_product_kernel[(triton.cdiv(K, tiles * TILE_ROWS), triton.cdiv(outputs, blocks.outputs))](

@@ -13,7 +13,16 @@ from typing import Self
 
 import torch
 
-from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, QuantizedWeights
+from spec_sdk.ops.quantized import (
+    BITS,
+    GROUP,
+    QuantizedMatrix,
+    QuantizedWeights,
+    bytes_of_group,
+    packed_in_four,
+    packed_in_six,
+    scales_of_group,
+)
 from spec_sdk_backends.native import huge_pages
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.row_numbers import numbers_of
@@ -33,11 +42,11 @@ class SideBySide(QuantizedWeights):
     @classmethod
     def of(cls, matrix: QuantizedMatrix) -> Self:
         """A copy. Raises TypeError for one that is not in host memory."""
-        groups, factors = matrix.inputs // GROUP, 1 if matrix.offset_OG is None else 2
+        groups, offsets = matrix.inputs // GROUP, matrix.offset_OG is not None
         codes_OC, scale_OG = in_a_row(matrix.codes_OC), in_a_row(matrix.scale_OG)
         offset_OG = None if matrix.offset_OG is None else in_a_row(matrix.offset_OG)
-        size = BESIDE * (GROUP * matrix.bits // 8 + 2 * factors)
-        records_PGC = huge_pages.empty((-(-matrix.outputs // BESIDE), groups, size), torch.uint8)
+        shape = (-(-matrix.outputs // BESIDE), groups, _record_bytes(matrix.bits, offsets))
+        records_PGC = huge_pages.empty(shape, torch.uint8)
         library().spec_lay_side_by_side(
             matrix.bits,
             codes_OC.data_ptr(),
@@ -52,13 +61,13 @@ class SideBySide(QuantizedWeights):
 
     @functools.cached_property
     def bits(self) -> int:
-        # scales and offsets are fewer bytes than 4 more bits would be
-        return 8 if self.records_PGC.shape[2] >= GROUP * BESIDE else 4
+        # scales and offsets are fewer bytes than 2 more bits would be
+        return max(bits for bits in BITS if _record_bytes(bits, False) <= self.records_PGC.shape[2])
 
     @functools.cached_property
     def offsets(self) -> bool:
         """Whether there are any."""
-        return self.records_PGC.shape[2] > (GROUP * self.bits // 8 + 2) * BESIDE
+        return self.records_PGC.shape[2] > _record_bytes(self.bits, False)
 
     @property
     def outputs(self) -> int:
@@ -110,14 +119,17 @@ class SideBySide(QuantizedWeights):
         return to_KI
 
     def plain(self) -> QuantizedMatrix:
-        size = GROUP * self.bits // 8
-        ends = [size * BESIDE, (size + 2) * BESIDE]
+        ends = [bytes_of_group(self.bits) * BESIDE, _record_bytes(self.bits, False)]
         codes, scale, *offset = self.records_PGC.tensor_split(ends, 2)
         dwords_OGC = _by_output(codes, 4)[: self.outputs]
         factors = [_by_output(part, 2)[: self.outputs].contiguous() for part in (scale, *offset) if part.numel()]
         return QuantizedMatrix(
-            _codes(dwords_OGC, self.bits), *(factor.view(torch.float16).squeeze(2) for factor in factors)
+            _codes(dwords_OGC, self.bits), *(factor.view(torch.float16).flatten(1) for factor in factors)
         )
+
+
+def _record_bytes(bits: int, offsets: bool) -> int:
+    return BESIDE * (bytes_of_group(bits) + (4 if offsets else 2) * scales_of_group(bits))
 
 
 def _by_output(part_PGC: torch.Tensor, step: int) -> torch.Tensor:
@@ -133,6 +145,12 @@ def _codes(dwords_OGC: torch.Tensor, bits: int) -> torch.Tensor:
     if bits == 8:
         signed = dwords_OGC.reshape(outputs, G, GROUP // 4, 2, 2).transpose(3, 4).reshape(outputs, -1).view(torch.int8)
         return torch.where(signed < 0, signed ^ 127, signed)
-    pairs = dwords_OGC.reshape(outputs, G, GROUP // 8, 2, 2).transpose(3, 4)
+    lower_OGC, upper_OGC = dwords_OGC[..., : GROUP // 2], dwords_OGC[..., GROUP // 2 :]
+    pairs = lower_OGC.reshape(outputs, G, GROUP // 8, 2, 2).transpose(3, 4)
     codes_OGJ = torch.stack((pairs & 15, pairs >> 4), 4).reshape(outputs, G, GROUP)
-    return (codes_OGJ[..., : GROUP // 2] | codes_OGJ[..., GROUP // 2 :] << 4).flatten(1)
+    if bits == 4:
+        return packed_in_four(codes_OGJ)
+    # [halves of the group, odd inputs, the latter of four, lines of the half, halves of a byte], in the order of inputs
+    fields = torch.stack([upper_OGC >> 2 * field & 3 for field in range(4)], 3).view(outputs, G, 2, 2, 2, 2, 2)
+    upper_OGJ = fields.permute(0, 1, 2, 5, 4, 6, 3).reshape(outputs, G, GROUP)
+    return packed_in_six((codes_OGJ | upper_OGJ << 4).to(torch.int8) - 32)

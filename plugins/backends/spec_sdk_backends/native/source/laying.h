@@ -42,25 +42,39 @@ inline uint32_t dword_of_bytes(uint32_t codes) {
     return (codes & 0xFF0000FF) | (codes & 0x0000FF00) << 8 | (codes & 0x00FF0000) >> 8;
 }
 
+// A dword of the upper 2 bits of half a group: of 8 bytes that have those of every eighth code of the group.
+inline uint32_t dword_of_upper_bits(uint64_t bytes, int half) {
+    uint64_t first = bytes >> half * 4, second = first >> 2;
+    // 2 bits for each half of a byte of the lines that these codes' lower bits are in
+    auto spread = [](uint64_t codes) {
+        uint32_t halves = dword_of_halves(codes & 0x0303030303030303);
+        return (halves & 0x03030303) | (halves & 0x30303030) >> 2;
+    };
+    return spread(first) | spread(second) << 4;
+}
+
 // the dwords of a group of one output, 64 bytes apart
 template <int BITS> void lay_group(const char* codes, char* to) {
-    constexpr int LINES = BITS;  // 32 codes of 4 bits are 4 dwords, of 8 bits 8
-    for (int line = 0; line < LINES; line++) {
+    for (int line = 0; line < lines_of_group(BITS); line++) {
         uint32_t dword;
-        if (BITS == 4)
+        if (BITS == 8)
+            dword = dword_of_bytes(read<uint32_t>(codes + line * 4));
+        else
             // the first half of the inputs are lower halves, the second one upper halves
             dword = dword_of_halves(read<uint64_t>(codes + line % 2 * 8) >> (line < 2 ? 0 : 4));
-        else
-            dword = dword_of_bytes(read<uint32_t>(codes + line * 4));
         std::memcpy(to + line * 64, &dword, 4);
+    }
+    for (int half = 0; half < 2 && BITS == 6; half++) {
+        uint32_t dword = dword_of_upper_bits(read<uint64_t>(codes + GROUP / 2), half);
+        std::memcpy(to + (lines_of_group(BITS) + half) * 64, &dword, 4);
     }
 }
 
-// Codes [outputs][bytes of a row], scales and offsets (or null) [outputs][groups], to ``records``; outputs that fill up
+// Codes [outputs][bytes of a row], scales and offsets (or null) [outputs][scales of a row], to ``records``; outputs that fill up
 // the last block are zeros.
 inline void lay_side_by_side(const Records& records, const char* codes, const uint16_t* scale, const uint16_t* offset,
                              int64_t outputs, int threads) {
-    int64_t groups = records.groups, bytes = GROUP * records.bits / 8;
+    int64_t groups = records.groups, bytes = GROUP * records.bits / 8, parts = records.parts();
 #pragma omp parallel num_threads(threads)
     {
         Team::Part part = Team::part_of((outputs + BESIDE - 1) / BESIDE);
@@ -72,12 +86,13 @@ inline void lay_side_by_side(const Records& records, const char* codes, const ui
                 if (there < BESIDE) std::memset(record, 0, records.size());
                 for (int64_t c = 0; c < there; c++) {
                     int64_t at = (b * BESIDE + c) * groups + g;
-                    if (records.bits == 4)
-                        lay_group<4>(codes + at * bytes, record + c * 4);
-                    else
-                        lay_group<8>(codes + at * bytes, record + c * 4);
-                    factors[c] = scale[at];
-                    if (offset) factors[BESIDE + c] = offset[at];
+                    with_bits(records.bits, [&](auto bits) {
+                        lay_group<decltype(bits)::value>(codes + at * bytes, record + c * 4);
+                    });
+                    for (int64_t p = 0; p < parts; p++) {
+                        factors[p * BESIDE + c] = scale[at * parts + p];
+                        if (offset) factors[(parts + p) * BESIDE + c] = offset[at * parts + p];
+                    }
                 }
             }
     }

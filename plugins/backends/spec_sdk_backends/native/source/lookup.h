@@ -9,25 +9,30 @@
 extern "C" struct Lookup {
     Matrix matrix;       // where the others are null
     const void* rows;    // [V, M]
-    const void* codes;   // of ``bits`` as a GGUF file has them, with a scale and maybe an offset for each group
+    const void* codes;   // of ``bits``, a row after the other, with the scales and maybe offsets of their groups
     const void* scale;
     const void* offset;
     int64_t bits;
 };
 
+// number ``input`` of a group's codes
+inline int code_of(const uint8_t* codes, int64_t bits, int64_t input) {
+    if (bits == 8) return (int8_t)codes[input];
+    int code = codes[input % (GROUP / 2)] >> input / (GROUP / 2) * 4 & 15;
+    return bits == 4 ? code : code + (codes[GROUP / 2 + input % 8] >> input / 8 * 2 & 3) * 16 - 32;
+}
+
 // a row of codes in floating point; scale · code is exact, so that nothing depends on fused instructions
 template <class T> void decode_row(const Lookup& embedding, int64_t row, int64_t model, T* to) {
-    int64_t groups = model / GROUP;
-    const uint16_t* scale = (const uint16_t*)embedding.scale + row * groups;
-    const uint16_t* offset = embedding.offset ? (const uint16_t*)embedding.offset + row * groups : nullptr;
-    for (int64_t g = 0; g < groups; g++) {
-        float factor = half_to_float(scale[g]), added = offset ? half_to_float(offset[g]) : 0.0f;
-        const int8_t* codes = (const int8_t*)embedding.codes + (row * groups + g) * (GROUP * embedding.bits / 8);
-        for (int i = 0; i < GROUP; i++) {
-            int byte = embedding.bits == 8 ? codes[i] : (uint8_t)codes[i % (GROUP / 2)];
-            int code = embedding.bits == 8 ? byte : i < GROUP / 2 ? byte & 15 : byte >> 4;
-            *to++ = rounded<T>(factor * float(code) + added);
-        }
+    int64_t groups = model / GROUP, parts = scales_of_group(embedding.bits);
+    const uint16_t* scale = (const uint16_t*)embedding.scale + row * groups * parts;
+    const uint16_t* offset = embedding.offset ? (const uint16_t*)embedding.offset + row * groups * parts : nullptr;
+    for (int64_t s = 0; s < groups * parts; s++) {
+        float factor = half_to_float(scale[s]), added = offset ? half_to_float(offset[s]) : 0.0f;
+        int64_t bytes = GROUP * embedding.bits / 8, inputs = GROUP / parts, first = s % parts * inputs;
+        const uint8_t* codes = (const uint8_t*)embedding.codes + (row * groups + s / parts) * bytes;
+        for (int64_t i = first; i < first + inputs; i++)
+            *to++ = rounded<T>(factor * float(code_of(codes, embedding.bits, i)) + added);
     }
 }
 

@@ -14,7 +14,7 @@ constexpr int Y_STRIDE = 2 * BLOCK;  // quantised outputs that do not begin with
 static_assert(BLOCK == BESIDE, "blocks of both kinds are shared out alike");
 
 extern "C" struct Matrix {
-    int64_t bits;  // 4 or 8 of a code; 0 for panels in the dtype of the rows
+    int64_t bits;  // 4, 6 or 8 of a code; 0 for panels in the dtype of the rows
     int64_t offsets;  // whether quantised weights have any
     int64_t rounds;   // whether rows are rounded to 8 bits before they are multiplied with quantised weights
     int64_t outputs;
@@ -42,7 +42,7 @@ template <class T> struct Rows {
             for (int64_t tile = 0; tile < packed.tiles(); tile++) packed.pack(tile, x, stride, matrix.inputs);
         }
         if (matrix.bits && matrix.rounds) round_rows<T>(x, stride, count, records_of(matrix), *rounded);
-        if (matrix.bits && !matrix.rounds) sum_groups<T>(x, stride, count, matrix.inputs / GROUP, *sums);
+        if (matrix.bits && !matrix.rounds) sum_groups<T>(x, stride, count, records_of(matrix), *sums);
     }
 
     // of the tiles in which these rows are multiplied

@@ -1,12 +1,16 @@
 // Weights scale · code + offset, scale and offset of each group of 32 inputs, of 16 neighbouring outputs side by side.
+// Codes of 6 bits have scales and offsets of half a group.
 //
-// A record is one group of 16 outputs: lines of 64 bytes with the codes, then 16 scales, then 16 offsets if there are
-// any, in float16. Each output has one dword in a line. In 4 bits that is 8 inputs: numbers 0, 2, 4, 6 are in the halves
-// of its first bytes, 1, 3, 5, 7 in those of its last. In 8 bits it is inputs 0, 2, 1, 3: the sign is bit 7, and a
-// negative code c has -1 - c below it, so that |c + 1/2| is those bits plus 1/2. An output's records follow each other,
-// then the next 16 outputs'; missing outputs have scale 0.
+// A record is one group of 16 outputs: lines of 64 bytes with the codes, then 16 scales, of 6 bits for each half, then as
+// many offsets if there are any, in float16. Each output has one dword in a line. In 4 bits that is 8 inputs: numbers 0,
+// 2, 4, 6 are in the halves of its first bytes, 1, 3, 5, 7 in those of its last. In 6 bits the lower 4 of code + 32 are in
+// such lines, two for half a group; behind these a line for each half has the upper 2, in each byte those of the codes in
+// the same byte of the half's first line, then of its second one. In 8 bits it is inputs 0, 2, 1, 3: the sign is bit 7,
+// and a negative code c has -1 - c below it, so that |c + 1/2| is those bits plus 1/2. An output's records follow each
+// other, then the next 16 outputs'; missing outputs have scale 0.
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "lanes.h"
@@ -14,50 +18,78 @@
 constexpr int GROUP = 32;
 constexpr int BESIDE = 16;  // outputs of a record
 
+// that an output's codes of a group have
+constexpr int scales_of_group(int64_t bits) { return bits == 6 ? 2 : 1; }
+
 struct Records {
-    int64_t bits;     // 4 or 8
+    int64_t bits;     // 4, 6 or 8
     int64_t offsets;  // whether there are any
     int64_t groups;   // of an output
     const char* first;
 
     int64_t codes() const { return bits * GROUP * BESIDE / 8; }
-    int64_t size() const { return codes() + (offsets ? 4 : 2) * BESIDE; }
+    int64_t parts() const { return scales_of_group(bits); }
+    int64_t size() const { return codes() + (offsets ? 4 : 2) * parts() * BESIDE; }
     const char* at(int64_t block, int64_t group) const { return first + (block * groups + group) * size(); }
 };
 
 // Records that are multiplied later: fetched for one reading, or for one by every tile of rows; or not.
 enum class Fetch { NOTHING, ONCE, KEPT };
 
-// Σ x of every group, [N, G]
+// Σ x of the inputs of every scale, [N, S]
 template <class T>
-void sum_groups(const T* x, int64_t stride, int64_t rows, int64_t groups, std::vector<float>& sums) {
-    sums.resize(rows * groups);
+void sum_groups(const T* x, int64_t stride, int64_t rows, const Records& records, std::vector<float>& sums) {
+    int64_t scales = records.groups * records.parts(), inputs = GROUP / records.parts();
+    sums.resize(rows * scales);
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t g = 0; g < groups; g++) {
-            const T* from = x + r * stride + g * GROUP;
+        for (int64_t s = 0; s < scales; s++) {
+            const T* from = x + r * stride + s * inputs;
             Lanes sum = load(from);
-            for (int i = LANES; i < GROUP; i += LANES) sum = sum + load(from + i);
-            sums[r * groups + g] = sum_of(sum);
+            for (int i = LANES; i < inputs; i += LANES) sum = sum + load(from + i);
+            sums[r * scales + s] = sum_of(sum);
         }
 }
 
+// of codes with so many bits; of 6 those with the lower 4
+constexpr int inputs_of_line(int bits) { return bits == 8 ? 4 : 8; }
+constexpr int lines_of_group(int bits) { return GROUP / inputs_of_line(bits); }
+// lines of codes that come before the one with the upper bits of line ``line``
+constexpr int upper_line(int line) { return lines_of_group(6) + line / 2; }
+// where those of input ``input`` of a line are in its dword
+constexpr int upper_shift(int line, int input) { return line % 2 * 4 + input / 2 % 2 * 2 + input / 4 * 8 + input % 2 * 16; }
+
 // the codes of a group of one output, whose dwords are 64 bytes apart
 template <int BITS> void decode(const char* dwords, float (&codes)[GROUP]) {
-    constexpr int INPUTS = 32 / BITS;
-    for (int line = 0; line < GROUP / INPUTS; line++) {
+    constexpr int INPUTS = inputs_of_line(BITS), WIDTH = BITS == 8 ? 8 : 4;
+    auto dword_of = [&](int line) {
         uint32_t dword;
         std::memcpy(&dword, dwords + line * 64, 4);
+        return dword;
+    };
+    for (int line = 0; line < lines_of_group(BITS); line++) {
+        uint32_t dword = dword_of(line), upper = BITS == 6 ? dword_of(upper_line(line)) : 0;
         for (int i = 0; i < INPUTS; i++) {
-            int32_t code = dword >> (i / 2 * BITS + i % 2 * 16);
+            int32_t code = dword >> (i / 2 * WIDTH + i % 2 * 16);
             if (BITS == 8) {
                 code = int32_t(uint32_t(code) << 24) >> 24;
                 code ^= (code >> 31) & 127;
             } else {
                 code &= 15;
             }
+            if (BITS == 6) code += int32_t(upper >> upper_shift(line, i) & 3) * 16 - 32;
             codes[line * INPUTS + i] = float(code);
         }
     }
+}
+
+// ``use(bits)`` with the number of bits as a type
+template <class Use> void with_bits(int64_t bits, const Use& use) {
+    if (bits == 4)
+        use(std::integral_constant<int, 4>());
+    else if (bits == 6)
+        use(std::integral_constant<int, 6>());
+    else
+        use(std::integral_constant<int, 8>());
 }
 
 // one row of weights [I] in floating point: scale · code is exact in float32
@@ -66,12 +98,13 @@ template <class T> void expand(const Records& records, int64_t output, T* to) {
     for (int64_t g = 0; g < records.groups; g++, to += GROUP) {
         const char* record = records.at(block, g);
         const uint16_t* factors = (const uint16_t*)(record + records.codes()) + lane;
-        float scale = half_to_float(factors[0]), offset = records.offsets ? half_to_float(factors[BESIDE]) : 0.0f;
         float numbers[GROUP];
-        if (records.bits == 4)
-            decode<4>(record + lane * 4, numbers);
-        else
-            decode<8>(record + lane * 4, numbers);
-        for (int i = 0; i < GROUP; i++) to[i] = rounded<T>(numbers[i] * scale + offset);
+        with_bits(records.bits, [&](auto bits) { decode<decltype(bits)::value>(record + lane * 4, numbers); });
+        int64_t parts = records.parts(), inputs = GROUP / parts;
+        for (int64_t p = 0; p < parts; p++) {
+            float scale = half_to_float(factors[p * BESIDE]);
+            float offset = records.offsets ? half_to_float(factors[(parts + p) * BESIDE]) : 0.0f;
+            for (int64_t i = p * inputs; i < (p + 1) * inputs; i++) to[i] = rounded<T>(numbers[i] * scale + offset);
+        }
     }
 }

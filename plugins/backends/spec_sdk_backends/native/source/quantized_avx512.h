@@ -20,10 +20,52 @@ template <> struct Codes<4> {
     struct Tables {
         __m512i numbers = _mm512_load_si512(NUMBERS);
     };
-    static void unpack(const char* line, const Tables& t, __m512i (&pairs)[PAIRS]) {
-        __m512i codes = _mm512_loadu_si512(line);
+    static void unpack(const char* record, int line, const Tables& t, __m512i (&pairs)[PAIRS]) {
+        __m512i codes = _mm512_loadu_si512(record + line * 64);
         for (int k = 0; k < PAIRS; k++)
             pairs[k] = _mm512_permutexvar_epi16(_mm512_srli_epi32(codes, 4 * k), t.numbers);
+    }
+};
+
+// the codes of a line, 32 more than they are: those in lower halves of bytes, then the others
+inline void bytes_of_six_bits(const char* record, int line, __m512i (&bytes)[2]) {
+    const __m512i half = _mm512_set1_epi8(15), above = _mm512_set1_epi8(0x30);
+    __m512i lower = _mm512_loadu_si512(record + line * 64);
+    __m512i upper = _mm512_loadu_si512(record + upper_line(line) * 64);
+    __m512i first = line % 2 ? upper : _mm512_slli_epi32(upper, 4);
+    __m512i second = line % 2 ? _mm512_srli_epi32(upper, 2) : _mm512_slli_epi32(upper, 2);
+    // upper & above | lower
+    bytes[0] = _mm512_ternarylogic_epi32(first, above, _mm512_and_si512(lower, half), 0xEA);
+    bytes[1] = _mm512_ternarylogic_epi32(second, above, _mm512_and_si512(_mm512_srli_epi32(lower, 4), half), 0xEA);
+}
+
+struct SixBits {
+    // -32 … 31 in bfloat16
+    alignas(64) uint16_t numbers[64];
+    constexpr SixBits() : numbers() {
+        for (int i = 0; i < 64; i++) {
+            int code = i - 32, size = code < 0 ? -code : code, exponent = 0;
+            while (size >> (exponent + 1)) exponent++;
+            int bits = (exponent + 127) << 7 | ((size << (7 - exponent)) & 127);
+            numbers[i] = uint16_t(code ? (code < 0 ? 0x8000 : 0) | bits : 0);
+        }
+    }
+};
+
+template <> struct Codes<6> {
+    static constexpr int LINES = 4, PAIRS = 4;
+    static constexpr float BELOW = 0.0f;
+    static constexpr SixBits NUMBERS{};
+    struct Tables {
+        __m512i negative = _mm512_load_si512(NUMBERS.numbers), others = _mm512_load_si512(NUMBERS.numbers + 32);
+    };
+    static void unpack(const char* record, int line, const Tables& t, __m512i (&pairs)[PAIRS]) {
+        __m512i bytes[2];
+        bytes_of_six_bits(record, line, bytes);
+        for (int k = 0; k < PAIRS; k++) {
+            __m512i codes = k < 2 ? bytes[k] : _mm512_srli_epi16(bytes[k - 2], 8);
+            pairs[k] = _mm512_permutex2var_epi16(t.negative, codes, t.others);
+        }
     }
 };
 
@@ -49,8 +91,8 @@ template <> struct Codes<8> {
         __m512i low0 = _mm512_load_si512(HALVES.low), low1 = _mm512_load_si512(HALVES.low + 64);
         __m512i high0 = _mm512_load_si512(HALVES.high), high1 = _mm512_load_si512(HALVES.high + 64);
     };
-    static void unpack(const char* line, const Tables& t, __m512i (&pairs)[PAIRS]) {
-        __m512i codes = _mm512_loadu_si512(line);
+    static void unpack(const char* record, int line, const Tables& t, __m512i (&pairs)[PAIRS]) {
+        __m512i codes = _mm512_loadu_si512(record + line * 64);
         __m512i low = _mm512_permutex2var_epi8(t.low0, codes, t.low1);
         __m512i high = _mm512_permutex2var_epi8(t.high0, codes, t.high1);
         // high | (codes & sign)
@@ -61,7 +103,7 @@ template <> struct Codes<8> {
     }
 };
 
-// the sum over a group, pair by pair of inputs, with rows of T
+// the sum over inputs of one scale, pair by pair, with rows of T
 template <class T> struct GroupSum {
     struct Weights {
         Lanes even, odd;
@@ -112,29 +154,32 @@ void quantized_tile(const Records& records, int64_t block, const T* x, int64_t s
                     int64_t y_stride, Fetch fetch) {
     using C = Codes<BITS>;
     const typename C::Tables tables;
-    int64_t groups = records.groups, size = records.size();
+    constexpr int PARTS = scales_of_group(BITS), LINES = C::LINES / PARTS;
+    int64_t scales = records.groups * PARTS, size = records.size();
     const char* record = records.at(block, 0);
     Lanes total[R];
     for (int r = 0; r < R; r++) total[r] = zeros();
-    for (int64_t g = 0; g < groups; g++, record += size) {
+    for (int64_t s = 0; s < scales; record += size) {
         fetch_ahead(record, size, fetch);
-        GroupSum<T> part[R];
-        for (int r = 0; r < R; r++) part[r].start(C::BELOW == 0.0f ? 0.0f : C::BELOW * sums[r * groups + g]);
-        for (int line = 0; line < C::LINES; line++) {
-            __m512i pairs[C::PAIRS];
-            C::unpack(record + line * 64, tables, pairs);
-            for (int k = 0; k < C::PAIRS; k++) {
-                typename GroupSum<T>::Weights weights(pairs[k]);
-                const T* inputs = x + g * GROUP + (line * C::PAIRS + k) * 2;
-                for (int r = 0; r < R; r++) part[r].add(weights, inputs + r * stride);
-            }
-        }
         const __m256i* factors = (const __m256i*)(record + records.codes());
-        Lanes scale = _mm512_cvtph_ps(_mm256_loadu_si256(factors));
-        for (int r = 0; r < R; r++) total[r] = fused(scale, part[r].sum(), total[r]);
-        if (records.offsets) {
-            Lanes offset = _mm512_cvtph_ps(_mm256_loadu_si256(factors + 1));
-            for (int r = 0; r < R; r++) total[r] = fused(offset, all(sums[r * groups + g]), total[r]);
+        for (int p = 0; p < PARTS; p++, s++) {
+            GroupSum<T> part[R];
+            for (int r = 0; r < R; r++) part[r].start(C::BELOW == 0.0f ? 0.0f : C::BELOW * sums[r * scales + s]);
+            for (int line = 0; line < LINES; line++) {
+                __m512i pairs[C::PAIRS];
+                C::unpack(record, p * LINES + line, tables, pairs);
+                for (int k = 0; k < C::PAIRS; k++) {
+                    typename GroupSum<T>::Weights weights(pairs[k]);
+                    const T* inputs = x + (s * LINES + line) * C::PAIRS * 2 + k * 2;
+                    for (int r = 0; r < R; r++) part[r].add(weights, inputs + r * stride);
+                }
+            }
+            Lanes scale = _mm512_cvtph_ps(_mm256_loadu_si256(factors + p));
+            for (int r = 0; r < R; r++) total[r] = fused(scale, part[r].sum(), total[r]);
+            if (records.offsets) {
+                Lanes offset = _mm512_cvtph_ps(_mm256_loadu_si256(factors + PARTS + p));
+                for (int r = 0; r < R; r++) total[r] = fused(offset, all(sums[r * scales + s]), total[r]);
+            }
         }
     }
     for (int r = 0; r < R; r++) store(y + r * y_stride, total[r]);

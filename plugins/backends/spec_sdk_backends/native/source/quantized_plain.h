@@ -9,10 +9,12 @@ typedef float Outputs __attribute__((vector_size(64)));
 typedef uint32_t Dwords __attribute__((vector_size(64)));
 typedef int32_t Wholes __attribute__((vector_size(64)));
 
-// number ``input`` of the dwords of 16 outputs
-template <int BITS> inline Outputs codes_of(Dwords dwords, int input) {
-    if (BITS == 4)
-        return __builtin_convertvector((Wholes)((dwords >> (input / 2 * 4 + input % 2 * 16)) & 15), Outputs);
+// number ``input`` of the dwords of 16 outputs, ``upper`` what upper bits it has
+template <int BITS> inline Outputs codes_of(Dwords dwords, Dwords upper, int input) {
+    if (BITS != 8) {
+        Wholes codes = (Wholes)((dwords >> (input / 2 * 4 + input % 2 * 16)) & 15) + (Wholes)(upper << 4);
+        return __builtin_convertvector(BITS == 6 ? codes - 32 : codes, Outputs);
+    }
     Wholes codes = (Wholes)(dwords << (24 - (input / 2 * 8 + input % 2 * 16))) >> 24;
     return __builtin_convertvector(codes ^ ((codes >> 31) & 127), Outputs);
 }
@@ -27,16 +29,17 @@ inline Outputs halves_to_floats(const char* from) {
     return to;
 }
 
-// part[r] += the sum over a group's inputs of code · x[r * stride + input]
+// part[r] += the sum over the inputs of a group's scale number ``p`` of code · x[r * stride + input]
 template <int BITS, int R, class X>
-inline void add_group(const char* record, const X* x, int64_t stride, Outputs (&part)[R]) {
-    constexpr int INPUTS = 32 / BITS;
-    for (int line = 0; line < GROUP / INPUTS; line++) {
-        Dwords dwords;
+inline void add_part(const char* record, int p, const X* x, int64_t stride, Outputs (&part)[R]) {
+    constexpr int INPUTS = inputs_of_line(BITS), LINES = lines_of_group(BITS) / scales_of_group(BITS);
+    for (int line = p * LINES; line < (p + 1) * LINES; line++) {
+        Dwords dwords, upper{};
         std::memcpy(&dwords, record + line * 64, 64);
+        if (BITS == 6) std::memcpy(&upper, record + upper_line(line) * 64, 64);
         const X* inputs = x + line * INPUTS;
         for (int i = 0; i < INPUTS; i++) {
-            Outputs codes = codes_of<BITS>(dwords, i);
+            Outputs codes = codes_of<BITS>(dwords, BITS == 6 ? upper >> upper_shift(line, i) & 3 : upper, i);
             for (int r = 0; r < R; r++) part[r] = codes * to_float(inputs[r * stride + i]) + part[r];
         }
     }
@@ -45,19 +48,20 @@ inline void add_group(const char* record, const X* x, int64_t stride, Outputs (&
 template <class T, int BITS, int R>
 void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
                     int64_t y_stride, Fetch) {
+    constexpr int PARTS = scales_of_group(BITS);
     Outputs total[R];
     for (int r = 0; r < R; r++) total[r] = Outputs{};
-    for (int64_t g = 0; g < records.groups; g++) {
-        const char* record = records.at(block, g);
+    for (int64_t s = 0; s < records.groups * PARTS; s++) {
+        int p = s % PARTS;
+        const char *record = records.at(block, s / PARTS), *factors = record + records.codes() + p * 2 * BESIDE;
         Outputs part[R];
         for (int r = 0; r < R; r++) part[r] = Outputs{};
-        add_group<BITS, R>(record, x + g * GROUP, stride, part);
-        const char* factors = record + records.codes();
+        add_part<BITS, R>(record, p, x + s / PARTS * GROUP, stride, part);
         Outputs scale = halves_to_floats(factors);
         for (int r = 0; r < R; r++) total[r] = scale * part[r] + total[r];
         if (records.offsets) {
-            Outputs offset = halves_to_floats(factors + 2 * BESIDE);
-            for (int r = 0; r < R; r++) total[r] = offset * sums[r * records.groups + g] + total[r];
+            Outputs offset = halves_to_floats(factors + PARTS * 2 * BESIDE);
+            for (int r = 0; r < R; r++) total[r] = offset * sums[r * records.groups * PARTS + s] + total[r];
         }
     }
     for (int r = 0; r < R; r++) std::memcpy(y + r * y_stride, &total[r], sizeof total[r]);

@@ -25,7 +25,7 @@ struct alignas(64) Unpacked {
         for (int line = 0; line < Codes<BITS>::LINES; line++) {
             if constexpr (BITS == 4) {
                 __m512i halves[B::VECTORS];
-                B::unpack(record + line * 64, halves);
+                B::unpack(record, line, halves);
                 for (int v = 0; v < B::VECTORS; v++, bytes += 64) _mm512_store_si512(bytes, halves[v]);
             } else {
                 // those with a sign have -1 - code below it

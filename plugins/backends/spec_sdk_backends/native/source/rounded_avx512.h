@@ -10,19 +10,27 @@ template <int BITS> struct Bytes;
 template <> struct Bytes<4> {
     static constexpr int VECTORS = 2;
     static constexpr int ABOVE = 0;  // what was added to each code
-    static void unpack(const char* line, __m512i (&bytes)[VECTORS]) {
+    static void unpack(const char* record, int line, __m512i (&bytes)[VECTORS]) {
         const __m512i half = _mm512_set1_epi8(15);
-        __m512i codes = _mm512_loadu_si512(line);
+        __m512i codes = _mm512_loadu_si512(record + line * 64);
         bytes[0] = _mm512_and_si512(codes, half);
         bytes[1] = _mm512_and_si512(_mm512_srli_epi32(codes, 4), half);
+    }
+};
+
+template <> struct Bytes<6> {
+    static constexpr int VECTORS = 2;
+    static constexpr int ABOVE = 32;
+    static void unpack(const char* record, int line, __m512i (&bytes)[VECTORS]) {
+        bytes_of_six_bits(record, line, bytes);
     }
 };
 
 template <> struct Bytes<8> {
     static constexpr int VECTORS = 1;
     static constexpr int ABOVE = 128;
-    static void unpack(const char* line, __m512i (&bytes)[VECTORS]) {
-        __m512i codes = _mm512_loadu_si512(line);
+    static void unpack(const char* record, int line, __m512i (&bytes)[VECTORS]) {
+        __m512i codes = _mm512_loadu_si512(record + line * 64);
         // 128 + code, and 255 - byte = 128 + code for those with a sign
         bytes[0] = _mm512_mask_sub_epi8(_mm512_xor_si512(codes, _mm512_set1_epi8(char(0x80))),
                                         _mm512_movepi8_mask(codes), _mm512_set1_epi8(char(0xFF)), codes);
@@ -34,8 +42,9 @@ template <int BITS, int R>
 void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows, int64_t first, float* y,
                   int64_t y_stride, Fetch fetch) {
     using B = Bytes<BITS>;
+    constexpr int PARTS = scales_of_group(BITS), LINES = Codes<BITS>::LINES;
     // one sum of few rows would wait for itself
-    constexpr int CHAINS = R < 4 ? 2 : 1;
+    constexpr int CHAINS = PARTS > 1 ? PARTS : R < 4 ? 2 : 1;
     int64_t groups = records.groups, size = records.size();
     const char* record = records.at(block, 0);
     const int8_t* codes = rows.codes.data() + first * GROUP;
@@ -48,31 +57,37 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
         fetch_ahead(record, size, fetch);
         __m512i part[R][CHAINS];
         for (int r = 0; r < R; r++) {
-            part[r][0] = B::ABOVE ? _mm512_set1_epi32(-B::ABOVE * wholes[at + r]) : _mm512_setzero_si512();
-            if (CHAINS > 1) part[r][CHAINS - 1] = _mm512_setzero_si512();
+            for (int c = 0; c < CHAINS; c++) {
+                bool starts = B::ABOVE && c < PARTS;
+                part[r][c] = starts ? _mm512_set1_epi32(-B::ABOVE * wholes[at * PARTS + c * rows.count + r])
+                                    : _mm512_setzero_si512();
+            }
         }
-        for (int line = 0; line < Codes<BITS>::LINES; line++) {
+        for (int line = 0; line < LINES; line++) {
             __m512i bytes[B::VECTORS];
-            B::unpack(record + line * 64, bytes);
+            B::unpack(record, line, bytes);
             for (int v = 0; v < B::VECTORS; v++) {
                 const int8_t* four = codes + at * GROUP + (line * B::VECTORS + v) * 4;
                 for (int r = 0; r < R; r++) {
                     int32_t dword;
                     std::memcpy(&dword, four + r * GROUP, sizeof dword);
-                    __m512i& sum = part[r][(line * B::VECTORS + v) % CHAINS];
+                    __m512i& sum = part[r][PARTS > 1 ? line * PARTS / LINES : (line * B::VECTORS + v) % CHAINS];
                     sum = _mm512_dpbusd_epi32(sum, bytes[v], _mm512_set1_epi32(dword));
                 }
             }
         }
         const __m256i* factors = (const __m256i*)(record + records.codes());
-        Lanes scale = _mm512_cvtph_ps(_mm256_loadu_si256(factors));
-        for (int r = 0; r < R; r++) {
-            __m512i whole = CHAINS > 1 ? _mm512_add_epi32(part[r][0], part[r][CHAINS - 1]) : part[r][0];
-            total[r] = fused(_mm512_mul_ps(scale, all(scales[at + r])), _mm512_cvtepi32_ps(whole), total[r]);
-        }
-        if (records.offsets) {
-            Lanes offset = _mm512_cvtph_ps(_mm256_loadu_si256(factors + 1));
-            for (int r = 0; r < R; r++) total[r] = fused(offset, all(sums[at + r]), total[r]);
+        for (int p = 0; p < PARTS; p++) {
+            Lanes scale = _mm512_cvtph_ps(_mm256_loadu_si256(factors + p));
+            for (int r = 0; r < R; r++) {
+                __m512i whole = CHAINS > PARTS ? _mm512_add_epi32(part[r][0], part[r][CHAINS - 1]) : part[r][p];
+                total[r] = fused(_mm512_mul_ps(scale, all(scales[at + r])), _mm512_cvtepi32_ps(whole), total[r]);
+            }
+            if (records.offsets) {
+                Lanes offset = _mm512_cvtph_ps(_mm256_loadu_si256(factors + PARTS + p));
+                const float* of_rows = sums + at * PARTS + p * rows.count;
+                for (int r = 0; r < R; r++) total[r] = fused(offset, all(of_rows[r]), total[r]);
+            }
         }
     }
     for (int r = 0; r < R; r++) store(y + r * y_stride, total[r]);

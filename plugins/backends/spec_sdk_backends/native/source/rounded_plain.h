@@ -7,24 +7,24 @@
 template <int BITS, int R>
 void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows, int64_t first, float* y,
                   int64_t y_stride, Fetch) {
-    int64_t groups = records.groups;
+    constexpr int PARTS = scales_of_group(BITS);
     const int8_t* codes = rows.codes.data() + first * GROUP;
     const float *scales = rows.scales.data() + first, *sums = rows.sums.data() + first;
     Outputs total[R];
     for (int r = 0; r < R; r++) total[r] = Outputs{};
-    for (int64_t g = 0; g < groups; g++) {
-        const char* record = records.at(block, g);
-        int64_t at = g * rows.count;
+    for (int64_t s = 0; s < records.groups * PARTS; s++) {
+        int p = s % PARTS;
+        const char *record = records.at(block, s / PARTS), *factors = record + records.codes() + p * 2 * BESIDE;
+        int64_t at = s / PARTS * rows.count;
         Outputs part[R];
         for (int r = 0; r < R; r++) part[r] = Outputs{};
         // whole numbers below 2^24: exact
-        add_group<BITS, R>(record, codes + at * GROUP, GROUP, part);
-        const char* factors = record + records.codes();
+        add_part<BITS, R>(record, p, codes + at * GROUP, GROUP, part);
         Outputs scale = halves_to_floats(factors);
         for (int r = 0; r < R; r++) total[r] = (scale * scales[at + r]) * part[r] + total[r];
         if (records.offsets) {
-            Outputs offset = halves_to_floats(factors + 2 * BESIDE);
-            for (int r = 0; r < R; r++) total[r] = offset * sums[at + r] + total[r];
+            Outputs offset = halves_to_floats(factors + PARTS * 2 * BESIDE);
+            for (int r = 0; r < R; r++) total[r] = offset * sums[s * rows.count + r] + total[r];
         }
     }
     for (int r = 0; r < R; r++) std::memcpy(y + r * y_stride, &total[r], sizeof total[r]);
