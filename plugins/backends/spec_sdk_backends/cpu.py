@@ -37,7 +37,7 @@ ACTIVATIONS = {
     EXACT: "as they are",
     IN_8_BITS: "rounded to 8 bits in groups of 32, as llama.cpp does; faster, above all in passes of many nodes",
 }
-"""How the rows of a pass are multiplied with weights in 8 or 4 bits."""
+"""How the rows of a pass are multiplied with weights in few bits."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class CpuConfig:
         "twice; false: plain torch, no native kernels",
     )
     activations: str = option(
-        AUTO, "the rows of a pass, where they are multiplied with weights in 8 or 4 bits", choices=ACTIVATIONS
+        AUTO, "the rows of a pass, where they are multiplied with weights in few bits", choices=ACTIVATIONS
     )
     compile: Any = option(
         "auto",

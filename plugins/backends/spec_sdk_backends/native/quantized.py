@@ -1,4 +1,4 @@
-"""Linear layers with weights in 4 or 8 bits, multiplied as they are: codes are unpacked in registers.
+"""Linear layers with weights in few bits, multiplied as they are: codes are unpacked in registers.
 
 A product is that of the exact weights scale · code + offset, and nothing is rounded but the sums, in float32; and the
 rows, to 8 bits, where that is asked for.
