@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def decoding(pipelines: dict[str, Pipeline], llama: Worker | None, new_tokens: int, rounds: int) -> dict[str, Any]:
-    """Tokens per second behind the prompt, its first token apart; what takes longer than the others is in each round."""
+    """Tokens per second behind the prompt, its first token apart; all take turns."""
     seconds: dict[str, list[float]] = {}
     for _ in range(rounds):
         for way, pipeline in pipelines.items():

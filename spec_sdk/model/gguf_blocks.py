@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spec_sdk.model.gguf_fields import LEVELS, fields, five_bits, halves, scales_and_mins, sixteen_scales
-from spec_sdk.ops.quantized import GROUP, packed_in_four, packed_in_six, scales_of_group
+from spec_sdk.model.gguf_fields import LEVELS, fields, halves, scales_and_mins, sixteen_scales
+from spec_sdk.ops.quantized import GROUP, packed_codes
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float32]
@@ -67,13 +67,8 @@ def _factors(stored: Bytes, layout: BlockLayout, of: Of) -> npt.NDArray[np.float
 
 def _packed(bits: int, codes_RBW: npt.NDArray[np.int8]) -> Bytes:
     groups = torch.from_numpy(np.ascontiguousarray(codes_RBW)).view(len(codes_RBW), -1, GROUP)
-    packed: Bytes = (packed_in_four if bits == 4 else packed_in_six)(groups).numpy()
+    packed: Bytes = packed_codes(groups, bits).numpy()
     return packed
-
-
-def _doubled(of: Of) -> Of:
-    """The same scale for both halves of a group."""
-    return lambda blocks: np.repeat(of(blocks), scales_of_group(6), -1)
 
 
 def _first(blocks: Bytes) -> npt.NDArray[np.generic]:
@@ -104,7 +99,12 @@ def _q3_k_codes(blocks: Bytes) -> Bytes:
 
 
 def _q5_k_codes(blocks: Bytes) -> Bytes:
-    return _packed(6, fields(blocks[..., 48:], 4, 32) + 16 * fields(blocks[..., 16:48], 1, 32))
+    return _packed(5, fields(blocks[..., 48:], 4, 32) + 16 * fields(blocks[..., 16:48], 1, 32))
+
+
+def _q5_codes(first: int) -> Of:
+    """Of Q5_0 and Q5_1, where the upper bits are before the others."""
+    return lambda blocks: np.concatenate([blocks[..., first + 4 :], blocks[..., first : first + 4]], -1)
 
 
 def _q6_k_codes(blocks: Bytes) -> Bytes:
@@ -114,17 +114,13 @@ def _q6_k_codes(blocks: Bytes) -> Bytes:
 LAYOUTS = {
     "Q4_0": BlockLayout(4, 18, lambda b: b[..., 2:], _first, lambda b: halves(b, 0) * np.float16(-8)),
     "Q4_1": BlockLayout(4, 20, lambda b: b[..., 4:], _first, _second, stored=True),
-    "Q5_0": BlockLayout(
-        6, 22, lambda b: _packed(6, five_bits(b[..., 6:], b[..., 2:6]) - 16), _doubled(_first), stored=True
-    ),
-    "Q5_1": BlockLayout(
-        6, 24, lambda b: _packed(6, five_bits(b[..., 8:], b[..., 4:8])), _doubled(_first), _doubled(_second), True
-    ),
+    "Q5_0": BlockLayout(5, 22, _q5_codes(2), _first, lambda b: halves(b, 0) * np.float16(-16)),
+    "Q5_1": BlockLayout(5, 24, _q5_codes(4), _first, _second, stored=True),
     "Q8_0": BlockLayout(8, 34, lambda b: b[..., 2:], _first, stored=True),
     "Q2_K": BlockLayout(6, 84, lambda b: _packed(6, fields(b[..., 16:80], 2, 32)), _q2_k(0), _q2_k(1)),
     "Q3_K": BlockLayout(6, 110, _q3_k_codes, lambda b: _wide(b, 108) * sixteen_scales(b[..., 96:108])),
     "Q4_K": BlockLayout(4, 144, lambda b: _packed(4, fields(b[..., 16:], 4, 32)), _q4_k(0), _q4_k(1)),
-    "Q5_K": BlockLayout(6, 176, _q5_k_codes, _doubled(_q4_k(0)), _doubled(_q4_k(1))),
+    "Q5_K": BlockLayout(5, 176, _q5_k_codes, _q4_k(0), _q4_k(1)),
     "Q6_K": BlockLayout(6, 210, _q6_k_codes, lambda b: _wide(b, 208) * b[..., 192:208].view(np.int8)),
     "IQ4_NL": BlockLayout(8, 18, lambda b: LEVELS[fields(b[..., 2:], 4, 16)], _first, stored=True),
     "IQ4_XS": BlockLayout(8, 136, lambda b: LEVELS[fields(b[..., 8:], 4, 16)], lambda b: _iq4_xs_scales(b)),

@@ -24,12 +24,6 @@ def fields(part_RBJ: Bytes, bits: int, width: int) -> Small:
     return apart.reshape(*part_RBJ.shape[:2], -1).view(np.int8)
 
 
-def five_bits(lower_RBJ: Bytes, upper_RBJ: Bytes) -> Small:
-    """32 numbers: the lower 4 bits in 16 bytes, the last in bits of their own, one after the other."""
-    upper = np.unpackbits(np.ascontiguousarray(upper_RBJ), axis=-1, bitorder="little").view(np.int8)
-    return fields(lower_RBJ, 4, 16) + 16 * upper
-
-
 def halves(part_RBJ: Bytes, at: int) -> npt.NDArray[np.float16]:
     """The float16 at byte ``at`` [R, B, 1]."""
     return np.ascontiguousarray(part_RBJ[..., at : at + 2]).view("<f2")

@@ -23,7 +23,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.quantization_config import weights_of_groups
 from spec_sdk.model.safetensors_reader import TensorFiles
 from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
-from spec_sdk.ops.quantized import GROUP, packed_in_four
+from spec_sdk.ops.quantized import GROUP, packed_codes
 
 PACKED = 8
 """Codes in an int32."""
@@ -238,4 +238,4 @@ def unpacked(packed_XP: torch.Tensor) -> torch.Tensor:
 
 def in_bytes(code_RI: torch.Tensor) -> torch.Tensor:
     """Two codes in a byte, uint8 [R, I/2], as a :class:`~spec_sdk.ops.quantized.QuantizedMatrix` has them."""
-    return packed_in_four(code_RI.view(len(code_RI), -1, GROUP))
+    return packed_codes(code_RI.view(len(code_RI), -1, GROUP), 4)

@@ -84,7 +84,7 @@ class StoredMatrices:
         codes, scales = shapes[name + CODES], shapes.get(name + SCALE, ())
         bits = None if signed is None or len(codes) != 2 else bits_of(signed, codes[1], scales[-1] if scales else 0)
         if bits is None or codes[1] % bytes_of_group(bits):
-            raise UserError(f"{self.where}: '{name}{CODES}' holds no codes of 4, 6 or 8 bits in groups of {GROUP}")
+            raise UserError(f"{self.where}: '{name}{CODES}' holds no codes of 4, 5, 6 or 8 bits in groups of {GROUP}")
         rows, groups = codes[0], codes[1] // bytes_of_group(bits)
         for part in (SCALE, OFFSET):
             there = shapes.get(name + part)

@@ -16,7 +16,7 @@ GROUP = 32
 bits each half of them has its own, as in Q6_K.
 """
 
-BITS = (4, 6, 8)
+BITS = (4, 5, 6, 8)
 """Of a code."""
 
 
@@ -71,10 +71,11 @@ class QuantizedWeights(ABC):
 class QuantizedMatrix(QuantizedWeights):
     """Weights [O, I] = scale · code + offset, both of each group of 32 inputs; of 16 where codes have 6 bits.
 
-    ``codes_OC``: int8 [O, I] of 8 bits; or uint8 of 4, [O, I / 2], or of 6, [O, 3 / 4 I]. Codes of 4 bits are 0 … 15:
-    byte j of a group's 16 holds code j in its low half and code j + 16 in its high half, as in GGUF files. Codes of 6
-    bits are -32 … 31: 32 more than the code has its lower 4 bits in bytes like those, and the upper 2 behind these in 8
-    bytes, of which number j holds those of codes j, j + 8, j + 16 and j + 24, the first in its lowest bits.
+    ``codes_OC``: int8 [O, I] of 8 bits, or uint8 [O, b / 8 I] of fewer, b. Codes of 4 bits are 0 … 15: byte j of a
+    group's 16 holds code j in its low half and code j + 16 in its high half, as in GGUF files. Codes of 5 bits are
+    0 … 31, and of 6 bits -32 … 31, where 32 more is stored: the lower 4 bits in bytes like those. Behind these the
+    upper bits of 5 are those of 4 bytes, one after the other; the upper 2 of 6 bits are in 8 bytes, of which number j
+    holds those of codes j, j + 8, j + 16 and j + 24, the first in its lowest bits.
 
     ``scale_OG``: float16 [O, S], S = I / 32, or I / 16 of 6 bits. ``offset_OG``: the same, or None for none. Raises
     ValueError for parts that do not fit each other.
@@ -165,11 +166,10 @@ class QuantizedMatrix(QuantizedWeights):
         return QuantizedMatrix(torch.cat(codes), torch.cat(scales), offset_OG)
 
     def _in(self, bits: int) -> QuantizedMatrix:
-        """The same weights in more bits, of a matrix in 4."""
+        """The same weights in more bits, of a matrix in 4 or 5."""
         if bits == self.bits:
             return self
-        codes_OGK = self._codes().to(torch.int8)
-        codes_OC = codes_OGK.flatten(1) if bits == 8 else packed_in_six(codes_OGK)
+        codes_OC = packed_codes(self._codes().to(torch.int8), bits)
         each = scales_of_group(bits)
         factors = [part.repeat_interleave(each, 1) for part in self._parts()[1:]]
         return QuantizedMatrix(codes_OC, *factors)
@@ -189,29 +189,36 @@ class QuantizedMatrix(QuantizedWeights):
         halves_OGK = groups_OGC[..., : GROUP // 2]
         codes_OGK[..., : GROUP // 2] = halves_OGK & 15
         codes_OGK[..., GROUP // 2 :] = halves_OGK >> 4
+        upper_OGC = groups_OGC[..., GROUP // 2 :]
+        if self.bits == 5:
+            codes_OGK += torch.stack([upper_OGC >> bit & 1 for bit in range(8)], 3).flatten(2) * 16.0
         if self.bits == 6:
-            upper_OG8 = groups_OGC[..., GROUP // 2 :]
-            codes_OGK += torch.cat([upper_OG8 >> 2 * field & 3 for field in range(4)], 2) * 16.0 - 32.0
+            codes_OGK += torch.cat([upper_OGC >> 2 * field & 3 for field in range(4)], 2) * 16.0 - 32.0
         return codes_OGK
 
 
 def bits_of(signed: bool, bytes_of_row: int, scales_of_row: int) -> int:
-    """Of codes that take so many bytes of a row, by whether these have a sign."""
-    if signed:
-        return 8
-    return 6 if scales_of_row and bytes_of_row == scales_of_row * bytes_of_group(6) // scales_of_group(6) else 4
+    """Of codes that take so many bytes of a row, by whether these have a sign; 4 where no number of bits fits."""
+    fitting = (
+        [8]
+        if signed
+        else [b for b in BITS[:-1] if bytes_of_row * scales_of_group(b) == scales_of_row * bytes_of_group(b)]
+    )
+    return fitting[0] if fitting else 4
 
 
-def packed_in_four(codes_OGK: torch.Tensor) -> torch.Tensor:
-    """Codes of 4 bits, any integers [O, G, K], as a :class:`QuantizedMatrix` has them."""
-    low_OGH, high_OGH = codes_OGK.to(torch.uint8).chunk(2, 2)
-    return (low_OGH | high_OGH << 4).flatten(1)
-
-
-def packed_in_six(codes_OGK: torch.Tensor) -> torch.Tensor:
-    """Codes of 6 bits, integers -32 … 31 with a sign [O, G, K], as a :class:`QuantizedMatrix` has them."""
-    shifted_OGK = (codes_OGK + 32).to(torch.uint8)
-    lower_OC = packed_in_four(shifted_OGK & 15)
-    fields = (shifted_OGK >> 4).chunk(4, 2)
-    upper_OG8 = fields[0] | fields[1] << 2 | fields[2] << 4 | fields[3] << 6
-    return torch.cat([lower_OC.view(*upper_OG8.shape[:2], -1), upper_OG8], 2).flatten(1)
+def packed_codes(codes_OGK: torch.Tensor, bits: int) -> torch.Tensor:
+    """Codes of so many bits, integers with a sign [O, G, K], as a :class:`QuantizedMatrix` has them."""
+    if bits == 8:
+        return codes_OGK.flatten(1)
+    stored_OGK = (codes_OGK + 32 if bits == 6 else codes_OGK).to(torch.uint8)
+    low_OGH, high_OGH = (stored_OGK & 15).chunk(2, 2)
+    lower_OGH, upper_OGK = low_OGH | high_OGH << 4, stored_OGK >> 4
+    if bits == 4:
+        return lower_OGH.flatten(1)
+    # neighbours share a byte, or every eighth code
+    fields = upper_OGK.unflatten(2, (4, 8)).unbind(3) if bits == 5 else upper_OGK.chunk(4, 2)  # type: ignore[no-untyped-call]
+    upper_OGC = torch.zeros_like(fields[0])
+    for number, field in enumerate(fields):
+        upper_OGC |= field << number * (bits - 4)
+    return torch.cat([lower_OGH, upper_OGC], 2).flatten(1)

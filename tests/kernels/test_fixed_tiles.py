@@ -23,7 +23,7 @@ from spec_sdk_backends.recovery_kernels import recovered_product_kernel
 from tests.support.skips import interpreted
 
 OPS = DeterministicOps()
-WEIGHTS = ["dense", "8 bits", "6 bits", "4 bits"]
+WEIGHTS = ["dense", "8 bits", "6 bits", "5 bits", "4 bits"]
 CLOSE = 1e-3 if torch.cuda.is_available() else 1e-5
 """A GPU multiplies float32 in three products of tf32."""
 ROWS = (1, 2, 15, 16, 17, 33, 70)

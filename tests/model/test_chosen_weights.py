@@ -119,7 +119,8 @@ def test_rows_that_are_not_whole_groups_stay_dense(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("q", "v", "fused"), [(4, 8, 8), (4, 6, 6), (6, 4, 6), (8, 4, 8), (6, 8, None), (4, None, None), (None, 4, None)]
+    ("q", "v", "fused"),
+    [(4, 8, 8), (4, 6, 6), (6, 4, 6), (5, 6, 6), (4, 5, 5), (8, 5, 8), (6, 8, None), (4, None, None), (None, 4, None)],
 )
 def test_a_fused_matrix_of_different_parts_has_the_most_bits_of_them(
     q: int | None, v: int | None, fused: int | None, tmp_path: Path
@@ -247,7 +248,7 @@ def test_bits_that_there_are_not(tmp_path: Path) -> None:
         ({".offset": torch.ones(4, 3).half()}, "'NAME.offset' is missing or does not fit"),
         (
             {".codes": torch.ones(64, 40, dtype=torch.int8)},
-            "'NAME.codes' holds no codes of 4, 6 or 8 bits",
+            "'NAME.codes' holds no codes of 4, 5, 6 or 8 bits",
         ),
         ({".codes": torch.ones(64, 64)}, "'NAME.codes' holds no codes"),
         ({"": torch.ones(64, 64)}, "'NAME' is stored twice"),

@@ -103,7 +103,7 @@ def test_factors_that_float16_cannot_hold_are_not_finite(kind: str) -> None:
     assert np.isinf(scales_of(blocks.reshape(6, -1), kind)).any()
 
 
-@pytest.mark.parametrize(("bits", "kind"), [(4, "Q4_1"), (8, "Q8_0")])
+@pytest.mark.parametrize(("bits", "kind"), [(4, "Q4_1"), (5, "Q5_1"), (8, "Q8_0")])
 @pytest.mark.parametrize("seed", range(3))
 def test_floats_are_quantized_as_gguf_does(bits: int, kind: str, seed: int) -> None:
     weight_OI = random(40, 64, seed=seed)

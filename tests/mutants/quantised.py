@@ -158,8 +158,8 @@ QUANTISED = (
     Mutant(
         "six bits: the upper bits are those of the next code",
         MATRIX,
-        "upper_OG8 >> 2 * field & 3 for field in range(4)",
-        "upper_OG8 >> 2 * field & 3 for field in (1, 2, 3, 0)",
+        "upper_OGC >> 2 * field & 3 for field in range(4)",
+        "upper_OGC >> 2 * field & 3 for field in (1, 2, 3, 0)",
         (OF_MATRIX,),
     ),
     Mutant(
@@ -179,15 +179,36 @@ QUANTISED = (
     Mutant(
         "six bits: upper bits of a half's second line are the first's",
         SOURCE + "quantized_avx512.h",
-        "line % 2 ? upper : _mm512_slli_epi32(upper, 4)",
-        "_mm512_slli_epi32(upper, 4)",
+        "4 - upper_place(BITS, line, v)",
+        "4 - upper_place(BITS, 0, v)",
         (f"{OF_PRODUCTS}::test_quantized",),
+    ),
+    Mutant(
+        "upper bits: those of 5 are looked for where 6 bits have them",
+        SOURCE + "quantized.h",
+        "BITS == 6 ? upper[input % 8] >> input / 8 * 2 & 3 : upper[input / 8] >> input % 8 & 1;",
+        "BITS == 6 ? upper[input % 8] >> input / 8 * 2 & 3 : upper[input % 4] >> input / 4 & 1;",
+        (f"{OF_PRODUCTS}::test_side_by_side_is_the_same_matrix",),
+    ),
+    Mutant(
+        "upper bits: a row of an embedding has none",
+        SOURCE + "lookup.h",
+        "if (has_upper(BITS)) code +=",
+        "if (false) code +=",
+        ("tests/native/test_growing.py::test_an_embedding_is_read_in_rows_too",),
+    ),
+    Mutant(
+        "five bits: the upper ones are taken from the lowest",
+        "plugins/backends/spec_sdk_backends/fixed_tile_kernel.py",
+        "code_OI += (upper_OI & 1) * 16",
+        "code_OI += (byte_OI & 1) * 16",
+        ("tests/kernels/test_fixed_tiles.py::test_products",),
     ),
     Mutant(
         "laying: upper bits of the second half of a group are the first's",
         LAYING,
-        "uint64_t first = bytes >> half * 4",
-        "uint64_t first = bytes",
+        "upper[upper_line(BITS, line) - LINES] |=",
+        "upper[0] |=",
         (f"{OF_PRODUCTS}::test_side_by_side_is_the_same_matrix",),
     ),
     Mutant(

@@ -30,6 +30,7 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.grown_paths import GrownPaths, ProbablePaths
+from spec_sdk.ops.quantized import BITS
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends.cpu import CpuOps
@@ -234,7 +235,7 @@ def test_an_embedding_is_read_in_rows_too(monkeypatch: pytest.MonkeyPatch) -> No
     weight_VM = decoder.embedding.held
     check_the_same(lambda: Session(TorchExecutor(decoder, executor.ops)), chains())
     # or in the bits of a file, beside a head in others
-    for bits in (4, 8):
+    for bits in BITS:
         decoder.embedding = QuantizedEmbedding(quantize(weight_VM.float(), bits), decoder.dtype)
         check_the_same(lambda: Session(TorchExecutor(decoder, executor.ops)), chains())
 

@@ -14,7 +14,7 @@ from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.linear import Projection, ProjectionStack
-from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.quantized import BITS, QuantizedMatrix
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
@@ -91,7 +91,7 @@ def test_dense(shape: tuple[int, int], biased: bool, dtype: torch.dtype, threads
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bits", [4, 6, 8])
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64), (37, 544)], ids=str)
 def test_quantized(shape: tuple[int, int], bits: int, offsets: bool, dtype: torch.dtype, threads: int) -> None:
@@ -117,7 +117,7 @@ def test_quantized(shape: tuple[int, int], bits: int, offsets: bool, dtype: torc
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
-@pytest.mark.parametrize("bits", [4, 6, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_wide_passes_multiply_with_expanded_weights(bits: int, dtype: torch.dtype) -> None:
     """So do those of dtypes that the kernels lack."""
     projection = NativeQuantizedProjection(quantized(33, 64, bits, True))
@@ -127,7 +127,7 @@ def test_wide_passes_multiply_with_expanded_weights(bits: int, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("bits", [4, 6, 8])
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64)], ids=str)
 def test_side_by_side_is_the_same_matrix(shape: tuple[int, int], bits: int, offsets: bool) -> None:
     matrix = quantized(*shape, bits, offsets)
@@ -157,7 +157,7 @@ def used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("used_memory")
-@pytest.mark.parametrize("bits", [4, 6, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_outputs_that_fill_up_a_block_are_zeros(bits: int) -> None:
     records_PGC = SideBySide.of(quantized(17, 64, bits, True)).records_PGC[1]
     lines, factors = records_PGC[:, : bits * 64].view(2, bits, 16, 4), records_PGC[:, bits * 64 :].view(2, -1, 16, 2)
@@ -166,7 +166,7 @@ def test_outputs_that_fill_up_a_block_are_zeros(bits: int) -> None:
 
 
 @pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("bits", [4, 6, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_parts_of_other_tensors_are_laid_side_by_side(bits: int, offsets: bool) -> None:
     """As they lie in a checkpoint, behind others: at odd addresses, and factors that are not contiguous."""
     whole = quantized(40, 96, bits, offsets)
@@ -248,7 +248,7 @@ def test_shapes_and_layouts() -> None:
     assert projection(x[:0, :, :40]).shape == (0, 3, 21)
 
 
-@pytest.mark.parametrize("bits", [4, 6, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_other_dtypes_are_torchs(bits: int) -> None:
     matrix = quantized(20, 64, bits)
     x = random(3, 64).half()

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops.quantized import BITS
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.rounded_rows import rounded_rows
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
@@ -57,7 +58,7 @@ def test_the_definition() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bits", [4, 6, 8])
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64), (37, 544)], ids=str)
 def test_a_product_is_that_of_the_rounded_rows(
@@ -81,7 +82,7 @@ def test_a_product_is_that_of_the_rounded_rows(
         assert ((reference.double() - expected).abs() <= 1e-5 * size + 1e-5).all()
 
 
-@pytest.mark.parametrize("bits", [4, 6, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_wide_passes_round_too(bits: int) -> None:
     projection = NativeQuantizedProjection(quantized(33, 64, bits), rounds=True)
     x_NI = random(most_rows(torch.float32, bits, True) + 1, 64)
@@ -92,7 +93,7 @@ def test_wide_passes_round_too(bits: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("bits", [4, 6, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_what_is_not_finite_is_not_hidden(bits: int, wrong: float, dtype: torch.dtype) -> None:
     projection = NativeQuantizedProjection(quantized(20, 96, bits), rounds=True)
     x_NI = random(3, 96).to(dtype)

@@ -8,7 +8,7 @@ the same operations in the same order in every pass.
 A wide pass lets a program multiply up to four tiles with each block of weights that it loads. Each has an accumulator
 and products of its own: it is the loop of one tile, with its loads of weights shared.
 
-Weights in 8, 6 or 4 bits are expanded as they are loaded: scale * code + offset in float32, rounded to the rows' dtype.
+Weights in few bits are expanded as they are loaded: scale * code + offset in float32, rounded to the rows' dtype.
 
 Bytes moved, for K rows and e bytes per element: weights O*I*e for every 16*TILES rows (fewer where they hit the L2
 cache), rows K*I*e for every block of outputs, which they mostly hit, and K*O*e of results.
@@ -56,6 +56,10 @@ def _weights(
             byte_OI = tl.load(group_ptr + (input_I % (GROUP // 2))[None, :], mask=real_OI, other=0).to(tl.int32)
             shift_I = input_I % GROUP // (GROUP // 2) * 4
             code_OI = (byte_OI >> shift_I[None, :]) & 15
+            if BITS == 5:
+                upper_ptr = group_ptr + (input_I % GROUP // 8 + GROUP // 2)[None, :]
+                upper_OI = tl.load(upper_ptr, mask=real_OI, other=0).to(tl.int32) >> (input_I % 8)[None, :]
+                code_OI += (upper_OI & 1) * 16
             if BITS == 6:
                 upper_ptr = group_ptr + (input_I % 8 + GROUP // 2)[None, :]
                 upper_OI = tl.load(upper_ptr, mask=real_OI, other=0).to(tl.int32) >> (input_I % GROUP // 8 * 2)[None, :]
@@ -110,7 +114,7 @@ def fixed_tile_product_kernel(
     """Tiles ``TILES * program_id(0)`` … of 16 rows, BLOCK_O outputs ``program_id(1)``: out [K, O] = x [K, I] Wᵀ + bias,
     rounded once.
 
-    BITS 0: weights [O, I] in the dtype of x; 8, 6 and 4: codes [O, C], with a scale and, OFFSET, an offset for each
+    BITS 0: weights [O, I] in the dtype of x; others: codes [O, C], with a scale and, OFFSET, an offset for each
     group of 32 inputs, of 6 bits for each half of it. TILES: 1, 2 or 4.
     """
     first_row = tl.program_id(0).to(tl.int64) * (TILE_ROWS * TILES)

@@ -19,8 +19,7 @@ from spec_sdk.ops.quantized import (
     QuantizedMatrix,
     QuantizedWeights,
     bytes_of_group,
-    packed_in_four,
-    packed_in_six,
+    packed_codes,
     scales_of_group,
 )
 from spec_sdk_backends.native import huge_pages
@@ -61,8 +60,11 @@ class SideBySide(QuantizedWeights):
 
     @functools.cached_property
     def bits(self) -> int:
-        # scales and offsets are fewer bytes than 2 more bits would be
-        return max(bits for bits in BITS if _record_bytes(bits, False) <= self.records_PGC.shape[2])
+        return next(
+            bits
+            for bits in BITS
+            if self.records_PGC.shape[2] in (_record_bytes(bits, False), _record_bytes(bits, True))
+        )
 
     @functools.cached_property
     def offsets(self) -> bool:
@@ -148,9 +150,10 @@ def _codes(dwords_OGC: torch.Tensor, bits: int) -> torch.Tensor:
     lower_OGC, upper_OGC = dwords_OGC[..., : GROUP // 2], dwords_OGC[..., GROUP // 2 :]
     pairs = lower_OGC.reshape(outputs, G, GROUP // 8, 2, 2).transpose(3, 4)
     codes_OGJ = torch.stack((pairs & 15, pairs >> 4), 4).reshape(outputs, G, GROUP)
-    if bits == 4:
-        return packed_in_four(codes_OGJ)
-    # [halves of the group, odd inputs, the latter of four, lines of the half, halves of a byte], in the order of inputs
-    fields = torch.stack([upper_OGC >> 2 * field & 3 for field in range(4)], 3).view(outputs, G, 2, 2, 2, 2, 2)
-    upper_OGJ = fields.permute(0, 1, 2, 5, 4, 6, 3).reshape(outputs, G, GROUP)
-    return packed_in_six((codes_OGJ | upper_OGJ << 4).to(torch.int8) - 32)
+    if bits > 4:
+        width, lines = bits - 4, scales_of_group(bits)
+        fields = torch.stack([upper_OGC >> at & (1 << width) - 1 for at in range(0, 8, width)], 3)
+        # [lines of upper bits, odd inputs, the latter of four, other lines of each, halves of a byte], as inputs lie
+        apart = fields.view(outputs, G, lines, 2, 2, 4 // lines, 2).permute(0, 1, 2, 5, 4, 6, 3)
+        codes_OGJ |= apart.reshape(outputs, G, GROUP) << 4
+    return packed_codes(codes_OGJ.to(torch.int8) - (32 if bits == 6 else 0), bits)

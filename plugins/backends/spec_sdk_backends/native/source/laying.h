@@ -42,20 +42,11 @@ inline uint32_t dword_of_bytes(uint32_t codes) {
     return (codes & 0xFF0000FF) | (codes & 0x0000FF00) << 8 | (codes & 0x00FF0000) >> 8;
 }
 
-// A dword of the upper 2 bits of half a group: of 8 bytes that have those of every eighth code of the group.
-inline uint32_t dword_of_upper_bits(uint64_t bytes, int half) {
-    uint64_t first = bytes >> half * 4, second = first >> 2;
-    // 2 bits for each half of a byte of the lines that these codes' lower bits are in
-    auto spread = [](uint64_t codes) {
-        uint32_t halves = dword_of_halves(codes & 0x0303030303030303);
-        return (halves & 0x03030303) | (halves & 0x30303030) >> 2;
-    };
-    return spread(first) | spread(second) << 4;
-}
-
 // the dwords of a group of one output, 64 bytes apart
 template <int BITS> void lay_group(const char* codes, char* to) {
-    for (int line = 0; line < lines_of_group(BITS); line++) {
+    constexpr int LINES = lines_of_group(BITS), INPUTS = inputs_of_line(BITS);
+    uint32_t upper[scales_of_group(BITS)] = {};
+    for (int line = 0; line < LINES; line++) {
         uint32_t dword;
         if (BITS == 8)
             dword = dword_of_bytes(read<uint32_t>(codes + line * 4));
@@ -63,11 +54,12 @@ template <int BITS> void lay_group(const char* codes, char* to) {
             // the first half of the inputs are lower halves, the second one upper halves
             dword = dword_of_halves(read<uint64_t>(codes + line % 2 * 8) >> (line < 2 ? 0 : 4));
         std::memcpy(to + line * 64, &dword, 4);
+        for (int i = 0; i < INPUTS && has_upper(BITS); i++)
+            upper[upper_line(BITS, line) - LINES] |= upper_bits<BITS>(codes, line * INPUTS + i)
+                                                     << upper_shift(BITS, line, i);
     }
-    for (int half = 0; half < 2 && BITS == 6; half++) {
-        uint32_t dword = dword_of_upper_bits(read<uint64_t>(codes + GROUP / 2), half);
-        std::memcpy(to + (lines_of_group(BITS) + half) * 64, &dword, 4);
-    }
+    for (int line = LINES; line < LINES + scales_of_group(BITS) && has_upper(BITS); line++)
+        std::memcpy(to + line * 64, upper + line - LINES, 4);
 }
 
 // Codes [outputs][bytes of a row], scales and offsets (or null) [outputs][scales of a row], to ``records``; outputs that fill up

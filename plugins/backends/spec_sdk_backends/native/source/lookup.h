@@ -16,10 +16,11 @@ extern "C" struct Lookup {
 };
 
 // number ``input`` of a group's codes
-inline int code_of(const uint8_t* codes, int64_t bits, int64_t input) {
-    if (bits == 8) return (int8_t)codes[input];
-    int code = codes[input % (GROUP / 2)] >> input / (GROUP / 2) * 4 & 15;
-    return bits == 4 ? code : code + (codes[GROUP / 2 + input % 8] >> input / 8 * 2 & 3) * 16 - 32;
+template <int BITS> inline int code_of(const char* codes, int64_t input) {
+    if (BITS == 8) return (int8_t)codes[input];
+    int code = (uint8_t)codes[input % (GROUP / 2)] >> input / (GROUP / 2) * 4 & 15;
+    if (has_upper(BITS)) code += int(upper_bits<BITS>(codes, input)) * 16;
+    return BITS == 6 ? code - 32 : code;
 }
 
 // a row of codes in floating point; scale · code is exact, so that nothing depends on fused instructions
@@ -30,9 +31,11 @@ template <class T> void decode_row(const Lookup& embedding, int64_t row, int64_t
     for (int64_t s = 0; s < groups * parts; s++) {
         float factor = half_to_float(scale[s]), added = offset ? half_to_float(offset[s]) : 0.0f;
         int64_t bytes = GROUP * embedding.bits / 8, inputs = GROUP / parts, first = s % parts * inputs;
-        const uint8_t* codes = (const uint8_t*)embedding.codes + (row * groups + s / parts) * bytes;
-        for (int64_t i = first; i < first + inputs; i++)
-            *to++ = rounded<T>(factor * float(code_of(codes, embedding.bits, i)) + added);
+        const char* codes = (const char*)embedding.codes + (row * groups + s / parts) * bytes;
+        with_bits(embedding.bits, [&](auto bits) {
+            for (int64_t i = first; i < first + inputs; i++)
+                *to++ = rounded<T>(factor * float(code_of<decltype(bits)::value>(codes, i)) + added);
+        });
     }
 }
 

@@ -14,7 +14,7 @@ constexpr int Y_STRIDE = 2 * BLOCK;  // quantised outputs that do not begin with
 static_assert(BLOCK == BESIDE, "blocks of both kinds are shared out alike");
 
 extern "C" struct Matrix {
-    int64_t bits;  // 4, 6 or 8 of a code; 0 for panels in the dtype of the rows
+    int64_t bits;  // 4, 5, 6 or 8 of a code; 0 for panels in the dtype of the rows
     int64_t offsets;  // whether quantised weights have any
     int64_t rounds;   // whether rows are rounded to 8 bits before they are multiplied with quantised weights
     int64_t outputs;

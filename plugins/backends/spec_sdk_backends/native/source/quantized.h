@@ -3,9 +3,9 @@
 //
 // A record is one group of 16 outputs: lines of 64 bytes with the codes, then 16 scales, of 6 bits for each half, then as
 // many offsets if there are any, in float16. Each output has one dword in a line. In 4 bits that is 8 inputs: numbers 0,
-// 2, 4, 6 are in the halves of its first bytes, 1, 3, 5, 7 in those of its last. In 6 bits the lower 4 of code + 32 are in
-// such lines, two for half a group; behind these a line for each half has the upper 2, in each byte those of the codes in
-// the same byte of the half's first line, then of its second one. In 8 bits it is inputs 0, 2, 1, 3: the sign is bit 7,
+// 2, 4, 6 are in the halves of its first bytes, 1, 3, 5, 7 in those of its last. The lower 4 of 5 bits, and of
+// code + 32 in 6 bits, are in such lines; the upper ones in a line behind these, or in one for each half of the group, in
+// each byte those of the codes in the same byte of the others, line after line. In 8 bits it is inputs 0, 2, 1, 3: the sign is bit 7,
 // and a negative code c has -1 - c below it, so that |c + 1/2| is those bits plus 1/2. An output's records follow each
 // other, then the next 16 outputs'; missing outputs have scale 0.
 #pragma once
@@ -22,7 +22,7 @@ constexpr int BESIDE = 16;  // outputs of a record
 constexpr int scales_of_group(int64_t bits) { return bits == 6 ? 2 : 1; }
 
 struct Records {
-    int64_t bits;     // 4, 6 or 8
+    int64_t bits;     // 4, 5, 6 or 8
     int64_t offsets;  // whether there are any
     int64_t groups;   // of an output
     const char* first;
@@ -50,13 +50,18 @@ void sum_groups(const T* x, int64_t stride, int64_t rows, const Records& records
         }
 }
 
-// of codes with so many bits; of 6 those with the lower 4
+// of codes with so many bits; of 5 and 6 those with the lower 4
 constexpr int inputs_of_line(int bits) { return bits == 8 ? 4 : 8; }
 constexpr int lines_of_group(int bits) { return GROUP / inputs_of_line(bits); }
-// lines of codes that come before the one with the upper bits of line ``line``
-constexpr int upper_line(int line) { return lines_of_group(6) + line / 2; }
-// where those of input ``input`` of a line are in its dword
-constexpr int upper_shift(int line, int input) { return line % 2 * 4 + input / 2 % 2 * 2 + input / 4 * 8 + input % 2 * 16; }
+// Of 5 and 6 bits: the line with the upper ones of line ``line``, where its codes in lower and in upper halves of bytes
+// (0, 1) have them in each byte, and where input ``input`` of the line has them in a dword.
+constexpr int upper_line(int bits, int line) { return 4 + (bits == 6 ? line / 2 : 0); }
+constexpr int upper_place(int bits, int line, int half) { return bits == 6 ? line % 2 * 4 + half * 2 : line * 2 + half; }
+constexpr int upper_shift(int bits, int line, int input) {
+    return upper_place(bits, line, input / 2 % 2) + input / 4 * 8 + input % 2 * 16;
+}
+constexpr int upper_mask(int bits) { return bits == 6 ? 3 : 1; }
+constexpr bool has_upper(int bits) { return bits == 5 || bits == 6; }
 
 // the codes of a group of one output, whose dwords are 64 bytes apart
 template <int BITS> void decode(const char* dwords, float (&codes)[GROUP]) {
@@ -67,7 +72,7 @@ template <int BITS> void decode(const char* dwords, float (&codes)[GROUP]) {
         return dword;
     };
     for (int line = 0; line < lines_of_group(BITS); line++) {
-        uint32_t dword = dword_of(line), upper = BITS == 6 ? dword_of(upper_line(line)) : 0;
+        uint32_t dword = dword_of(line), upper = has_upper(BITS) ? dword_of(upper_line(BITS, line)) : 0;
         for (int i = 0; i < INPUTS; i++) {
             int32_t code = dword >> (i / 2 * WIDTH + i % 2 * 16);
             if (BITS == 8) {
@@ -76,16 +81,25 @@ template <int BITS> void decode(const char* dwords, float (&codes)[GROUP]) {
             } else {
                 code &= 15;
             }
-            if (BITS == 6) code += int32_t(upper >> upper_shift(line, i) & 3) * 16 - 32;
+            if (has_upper(BITS)) code += int32_t(upper >> upper_shift(BITS, line, i) & upper_mask(BITS)) * 16;
+            if (BITS == 6) code -= 32;
             codes[line * INPUTS + i] = float(code);
         }
     }
+}
+
+// Where codes lie one after the other: those of input ``input`` of a group, as QuantizedMatrix has them.
+template <int BITS> inline uint32_t upper_bits(const char* codes, int64_t input) {
+    const uint8_t* upper = (const uint8_t*)codes + GROUP / 2;
+    return BITS == 6 ? upper[input % 8] >> input / 8 * 2 & 3 : upper[input / 8] >> input % 8 & 1;
 }
 
 // ``use(bits)`` with the number of bits as a type
 template <class Use> void with_bits(int64_t bits, const Use& use) {
     if (bits == 4)
         use(std::integral_constant<int, 4>());
+    else if (bits == 5)
+        use(std::integral_constant<int, 5>());
     else if (bits == 6)
         use(std::integral_constant<int, 6>());
     else

@@ -27,24 +27,26 @@ template <> struct Codes<4> {
     }
 };
 
-// the codes of a line, 32 more than they are: those in lower halves of bytes, then the others
-inline void bytes_of_six_bits(const char* record, int line, __m512i (&bytes)[2]) {
-    const __m512i half = _mm512_set1_epi8(15), above = _mm512_set1_epi8(0x30);
+inline __m512i shifted_up(__m512i x, int by) { return by < 0 ? _mm512_srli_epi32(x, -by) : _mm512_slli_epi32(x, by); }
+
+// the codes of a line in 5 bits, or in 6 and 32 more than they are: those in lower halves of bytes, then the others
+template <int BITS> inline void bytes_with_upper(const char* record, int line, __m512i (&bytes)[2]) {
+    const __m512i half = _mm512_set1_epi8(15), above = _mm512_set1_epi8(upper_mask(BITS) << 4);
     __m512i lower = _mm512_loadu_si512(record + line * 64);
-    __m512i upper = _mm512_loadu_si512(record + upper_line(line) * 64);
-    __m512i first = line % 2 ? upper : _mm512_slli_epi32(upper, 4);
-    __m512i second = line % 2 ? _mm512_srli_epi32(upper, 2) : _mm512_slli_epi32(upper, 2);
-    // upper & above | lower
-    bytes[0] = _mm512_ternarylogic_epi32(first, above, _mm512_and_si512(lower, half), 0xEA);
-    bytes[1] = _mm512_ternarylogic_epi32(second, above, _mm512_and_si512(_mm512_srli_epi32(lower, 4), half), 0xEA);
+    __m512i upper = _mm512_loadu_si512(record + upper_line(BITS, line) * 64);
+    for (int v = 0; v < 2; v++) {
+        __m512i own = _mm512_and_si512(v ? _mm512_srli_epi32(lower, 4) : lower, half);
+        // upper & above | own
+        bytes[v] = _mm512_ternarylogic_epi32(shifted_up(upper, 4 - upper_place(BITS, line, v)), above, own, 0xEA);
+    }
 }
 
-struct SixBits {
-    // -32 … 31 in bfloat16
+template <int BITS> struct Wholes {
+    // the codes in bfloat16: 0 … 31, and -32 … 31
     alignas(64) uint16_t numbers[64];
-    constexpr SixBits() : numbers() {
+    constexpr Wholes() : numbers() {
         for (int i = 0; i < 64; i++) {
-            int code = i - 32, size = code < 0 ? -code : code, exponent = 0;
+            int code = BITS == 6 ? i - 32 : i % 32, size = code < 0 ? -code : code, exponent = 0;
             while (size >> (exponent + 1)) exponent++;
             int bits = (exponent + 127) << 7 | ((size << (7 - exponent)) & 127);
             numbers[i] = uint16_t(code ? (code < 0 ? 0x8000 : 0) | bits : 0);
@@ -52,22 +54,25 @@ struct SixBits {
     }
 };
 
-template <> struct Codes<6> {
+template <int BITS> struct WithUpper {
     static constexpr int LINES = 4, PAIRS = 4;
     static constexpr float BELOW = 0.0f;
-    static constexpr SixBits NUMBERS{};
+    static constexpr Wholes<BITS> WHOLES{};
     struct Tables {
-        __m512i negative = _mm512_load_si512(NUMBERS.numbers), others = _mm512_load_si512(NUMBERS.numbers + 32);
+        __m512i first = _mm512_load_si512(WHOLES.numbers), others = _mm512_load_si512(WHOLES.numbers + 32);
     };
     static void unpack(const char* record, int line, const Tables& t, __m512i (&pairs)[PAIRS]) {
         __m512i bytes[2];
-        bytes_of_six_bits(record, line, bytes);
+        bytes_with_upper<BITS>(record, line, bytes);
         for (int k = 0; k < PAIRS; k++) {
             __m512i codes = k < 2 ? bytes[k] : _mm512_srli_epi16(bytes[k - 2], 8);
-            pairs[k] = _mm512_permutex2var_epi16(t.negative, codes, t.others);
+            pairs[k] = _mm512_permutex2var_epi16(t.first, codes, t.others);
         }
     }
 };
+
+template <> struct Codes<5> : WithUpper<5> {};
+template <> struct Codes<6> : WithUpper<6> {};
 
 struct Halves {
     // |c + 1/2| of 0 … 127 in bfloat16: first bytes, then last bytes

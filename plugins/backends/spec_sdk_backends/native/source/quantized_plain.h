@@ -36,10 +36,11 @@ inline void add_part(const char* record, int p, const X* x, int64_t stride, Outp
     for (int line = p * LINES; line < (p + 1) * LINES; line++) {
         Dwords dwords, upper{};
         std::memcpy(&dwords, record + line * 64, 64);
-        if (BITS == 6) std::memcpy(&upper, record + upper_line(line) * 64, 64);
+        if (has_upper(BITS)) std::memcpy(&upper, record + upper_line(BITS, line) * 64, 64);
         const X* inputs = x + line * INPUTS;
         for (int i = 0; i < INPUTS; i++) {
-            Outputs codes = codes_of<BITS>(dwords, BITS == 6 ? upper >> upper_shift(line, i) & 3 : upper, i);
+            Dwords own = has_upper(BITS) ? upper >> upper_shift(BITS, line, i) & upper_mask(BITS) : upper;
+            Outputs codes = codes_of<BITS>(dwords, own, i);
             for (int r = 0; r < R; r++) part[r] = codes * to_float(inputs[r * stride + i]) + part[r];
         }
     }

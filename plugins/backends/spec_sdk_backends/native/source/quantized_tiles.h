@@ -35,6 +35,7 @@ void quantized_tiles(const Records& records, int64_t block, const T* x, int64_t 
         constexpr int R = decltype(count)::value;
         const float* of_rows = sums + r * records.groups * records.parts();
         auto tile = records.bits == 4   ? quantized_tile<T, 4, R>
+                    : records.bits == 5 ? quantized_tile<T, 5, R>
                     : records.bits == 6 ? quantized_tile<T, 6, R>
                                         : quantized_tile<T, 8, R>;
         tile(records, block, x + r * stride, stride, of_rows, y + r * y_stride, y_stride, fetch);
@@ -53,7 +54,10 @@ inline void rounded_tiles(const Records& records, int64_t block, const RoundedRo
 #endif
     each_tile(rows, [&](int64_t r, auto count, Fetch fetch) {
         constexpr int R = decltype(count)::value;
-        auto tile = records.bits == 4 ? rounded_tile<4, R> : records.bits == 6 ? rounded_tile<6, R> : rounded_tile<8, R>;
+        auto tile = records.bits == 4   ? rounded_tile<4, R>
+                    : records.bits == 5 ? rounded_tile<5, R>
+                    : records.bits == 6 ? rounded_tile<6, R>
+                                        : rounded_tile<8, R>;
         tile(records, block, x, r, y + r * y_stride, y_stride, fetch);
     });
 }

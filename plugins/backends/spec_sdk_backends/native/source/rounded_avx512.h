@@ -18,13 +18,16 @@ template <> struct Bytes<4> {
     }
 };
 
-template <> struct Bytes<6> {
+template <int BITS> struct BytesWithUpper {
     static constexpr int VECTORS = 2;
-    static constexpr int ABOVE = 32;
+    static constexpr int ABOVE = BITS == 6 ? 32 : 0;
     static void unpack(const char* record, int line, __m512i (&bytes)[VECTORS]) {
-        bytes_of_six_bits(record, line, bytes);
+        bytes_with_upper<BITS>(record, line, bytes);
     }
 };
+
+template <> struct Bytes<5> : BytesWithUpper<5> {};
+template <> struct Bytes<6> : BytesWithUpper<6> {};
 
 template <> struct Bytes<8> {
     static constexpr int VECTORS = 1;

@@ -7,8 +7,7 @@
 #include "amx.h"
 #include "quantized.h"
 
-// rows that AMX multiplies faster with weights in so many bits than other instructions; of 6, sums over half a group are
-// too short for its tiles
+// rows that AMX multiplies faster with weights in so many bits than other instructions; it is not used for 5 and 6
 inline int64_t fewest_by_amx(int64_t bits) { return bits == 4 ? 11 : bits == 8 ? 9 : INT64_MAX; }
 
 struct RoundedRows {
@@ -23,7 +22,7 @@ struct RoundedRows {
 #if WITH_AVX512 && defined(__AVX512VBMI__) && defined(__AVX512VNNI__)
 #define WITH_ROUNDED_AVX512 1
 
-// a group's codes in the order of the bytes of a record's dwords: in 4 and 6 bits those in first halves, then the others
+// a group's codes in the order of the bytes of a record's dwords: in up to 6 bits those in first halves, then the others
 template <int BITS> inline __m256i in_order(__m256i codes) {
     const int64_t order = BITS == 8 ? 0x0705060403010200 : 0x0703060205010400, behind = 0x0808080808080808;
     const __m256i places = _mm256_set_epi64x(order + behind, order, order + behind, order);
