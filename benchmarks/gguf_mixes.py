@@ -47,7 +47,7 @@ def main() -> int:
             file = Path(directory) / f"{mix}.gguf"
             write_random_gguf(file, mix)
             pipelines = {way: build("pipeline=vanilla", f"model.target={file}", *given) for way, given in WAYS.items()}
-            report |= pipeline_facts(pipelines["few bits"])
+            report |= {**pipeline_facts(pipelines["few bits"]), "target": "a Llama of 1B, random weights"}
             llama = None
             if arguments.llama_python:
                 context = len(PROMPT) + arguments.new_tokens

@@ -61,7 +61,7 @@ def write_random_gguf(path: Path, mix: str) -> None:
             writer.add_tensor(stored, np.ones(shape, np.float32))
         else:
             kind = MIXES[mix](name, layer)
-            writer.add_tensor(stored, _blocks(rng, kind, *shape), raw_dtype=gguf.GGMLQuantizationType[kind])
+            writer.add_tensor(stored, random_blocks(rng, kind, *shape, SIZE), raw_dtype=gguf.GGMLQuantizationType[kind])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -84,11 +84,14 @@ def _tensors() -> Iterator[tuple[str, int, tuple[int, ...]]]:
         yield "ffn_down", layer, (HIDDEN, INNER)
 
 
-def _blocks(rng: np.random.Generator, kind: str, rows: int, columns: int) -> npt.NDArray[np.uint8]:
+def random_blocks(
+    rng: np.random.Generator, kind: str, rows: int, columns: int, deviation: float
+) -> npt.NDArray[np.uint8]:
+    """Rows of blocks [rows, bytes] of weights of about this size."""
     weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     blocks = rng.integers(0, 256, (rows, columns // weights, size), dtype=np.uint8)
     for at, factor in FACTORS[kind].items():
-        blocks[..., at : at + 2] = np.array([factor * SIZE], "<f2").view(np.uint8)
+        blocks[..., at : at + 2] = np.array([factor * deviation], "<f2").view(np.uint8)
     return blocks.reshape(rows, -1)
 
 

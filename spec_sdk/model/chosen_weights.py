@@ -17,7 +17,7 @@ LOOKED_UP = ("embedding", "head")
 
 
 def kept_in_bits(choice: str, role: str, stored: int | None, fast: Callable[[int], bool]) -> int | None:
-    """The bits, 8 or 4, that a matrix of ``role`` has in memory under ``model.weights=choice``; None: floating point.
+    """The bits that a matrix of ``role`` has in memory under ``model.weights=choice``; None: floating point.
 
     ``stored``: the bits in which the checkpoint has it, None for floating point. ``fast``: whether the backend
     multiplies weights of so many bits about as fast as others.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from spec_sdk.model.gguf_fields import LEVELS, fields, halves, scales_and_mins, sixteen_scales
-from spec_sdk.ops.quantized import GROUP, packed_codes
+from spec_sdk.ops.quantized import GROUP, middle_of, packed_codes
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float32]
@@ -66,6 +66,7 @@ def _factors(stored: Bytes, layout: BlockLayout, of: Of) -> npt.NDArray[np.float
 
 
 def _packed(bits: int, codes_RBW: npt.NDArray[np.int8]) -> Bytes:
+    """Codes as they are stored."""
     groups = torch.from_numpy(np.ascontiguousarray(codes_RBW)).view(len(codes_RBW), -1, GROUP)
     packed: Bytes = packed_codes(groups, bits).numpy()
     return packed
@@ -79,14 +80,26 @@ def _second(blocks: Bytes) -> npt.NDArray[np.generic]:
     return halves(blocks, 2)
 
 
-def _q4_k(part: int) -> Of:
-    """Scales (0) or mins (1) of Q4_K and Q5_K: 6 bits times what the block has for all of them."""
-    return lambda blocks: (1 - 2 * part) * _wide(blocks, 2 * part) * scales_and_mins(blocks[..., 4:16])[part]
+def _q4_k_scales(blocks: Bytes) -> Numbers:
+    """Of Q5_K, too."""
+    return _wide(blocks, 0) * scales_and_mins(blocks[..., 4:16])[0]
 
 
-def _q2_k(part: int) -> Of:
-    factor = np.float32(1 - 2 * part)
-    return lambda blocks: factor * _wide(blocks, 80 + 2 * part) * (blocks[..., :16] >> 4 * part & 15)
+def _q4_k_offsets(blocks: Bytes) -> Numbers:
+    return -_wide(blocks, 2) * scales_and_mins(blocks[..., 4:16])[1]
+
+
+def _q2_k_scales(blocks: Bytes) -> Numbers:
+    return _wide(blocks, 80) * (blocks[..., :16] & 15)
+
+
+def _q2_k_offsets(blocks: Bytes) -> Numbers:
+    return -_wide(blocks, 82) * (blocks[..., :16] >> 4)
+
+
+def _iq4_xs_scales(blocks: Bytes) -> Numbers:
+    lower, upper = fields(blocks[..., 4:8], 4, 1), fields(blocks[..., 2:4], 2, 1)
+    return _wide(blocks, 0) * (lower + 16 * upper - 32)
 
 
 def _wide(blocks: Bytes, at: int) -> Numbers:
@@ -95,7 +108,7 @@ def _wide(blocks: Bytes, at: int) -> Numbers:
 
 def _q3_k_codes(blocks: Bytes) -> Bytes:
     # less 4 where the mask has no bit
-    return _packed(6, fields(blocks[..., 32:96], 2, 32) + 4 * fields(blocks[..., :32], 1, 32) - 4)
+    return _packed(6, fields(blocks[..., 32:96], 2, 32) + 4 * fields(blocks[..., :32], 1, 32) - 4 + middle_of(6))
 
 
 def _q5_k_codes(blocks: Bytes) -> Bytes:
@@ -108,26 +121,21 @@ def _q5_codes(first: int) -> Of:
 
 
 def _q6_k_codes(blocks: Bytes) -> Bytes:
-    return _packed(6, fields(blocks[..., :128], 4, 64) + 16 * fields(blocks[..., 128:192], 2, 32) - 32)
+    return _packed(6, fields(blocks[..., :128], 4, 64) + 16 * fields(blocks[..., 128:192], 2, 32))
 
 
 LAYOUTS = {
-    "Q4_0": BlockLayout(4, 18, lambda b: b[..., 2:], _first, lambda b: halves(b, 0) * np.float16(-8)),
+    "Q4_0": BlockLayout(4, 18, lambda b: b[..., 2:], _first, stored=True),
     "Q4_1": BlockLayout(4, 20, lambda b: b[..., 4:], _first, _second, stored=True),
-    "Q5_0": BlockLayout(5, 22, _q5_codes(2), _first, lambda b: halves(b, 0) * np.float16(-16)),
+    "Q5_0": BlockLayout(5, 22, _q5_codes(2), _first, stored=True),
     "Q5_1": BlockLayout(5, 24, _q5_codes(4), _first, _second, stored=True),
     "Q8_0": BlockLayout(8, 34, lambda b: b[..., 2:], _first, stored=True),
-    "Q2_K": BlockLayout(6, 84, lambda b: _packed(6, fields(b[..., 16:80], 2, 32)), _q2_k(0), _q2_k(1)),
+    "Q2_K": BlockLayout(6, 84, lambda b: _packed(6, fields(b[..., 16:80], 2, 32)), _q2_k_scales, _q2_k_offsets),
     "Q3_K": BlockLayout(6, 110, _q3_k_codes, lambda b: _wide(b, 108) * sixteen_scales(b[..., 96:108])),
-    "Q4_K": BlockLayout(4, 144, lambda b: _packed(4, fields(b[..., 16:], 4, 32)), _q4_k(0), _q4_k(1)),
-    "Q5_K": BlockLayout(5, 176, _q5_k_codes, _q4_k(0), _q4_k(1)),
+    "Q4_K": BlockLayout(4, 144, lambda b: _packed(4, fields(b[..., 16:], 4, 32)), _q4_k_scales, _q4_k_offsets),
+    "Q5_K": BlockLayout(5, 176, _q5_k_codes, _q4_k_scales, _q4_k_offsets),
     "Q6_K": BlockLayout(6, 210, _q6_k_codes, lambda b: _wide(b, 208) * b[..., 192:208].view(np.int8)),
     "IQ4_NL": BlockLayout(8, 18, lambda b: LEVELS[fields(b[..., 2:], 4, 16)], _first, stored=True),
-    "IQ4_XS": BlockLayout(8, 136, lambda b: LEVELS[fields(b[..., 8:], 4, 16)], lambda b: _iq4_xs_scales(b)),
+    "IQ4_XS": BlockLayout(8, 136, lambda b: LEVELS[fields(b[..., 8:], 4, 16)], _iq4_xs_scales),
 }
 """By ggml's name of the quantisation."""
-
-
-def _iq4_xs_scales(blocks: Bytes) -> Numbers:
-    lower, upper = fields(blocks[..., 4:8], 4, 1), fields(blocks[..., 2:4], 2, 1)
-    return _wide(blocks, 0) * (lower + 16 * upper - 32)

@@ -163,7 +163,8 @@ def _dequantized(stored: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.flo
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    floats: npt.NDArray[np.float32] = dequantize(stored, GGMLQuantizationType[kind])
+    with np.errstate(over="ignore", invalid="ignore"):
+        floats: npt.NDArray[np.float32] = dequantize(stored, GGMLQuantizationType[kind])
     return floats
 
 

@@ -238,4 +238,4 @@ def unpacked(packed_XP: torch.Tensor) -> torch.Tensor:
 
 def in_bytes(code_RI: torch.Tensor) -> torch.Tensor:
     """Two codes in a byte, uint8 [R, I/2], as a :class:`~spec_sdk.ops.quantized.QuantizedMatrix` has them."""
-    return packed_codes(code_RI.view(len(code_RI), -1, GROUP), 4)
+    return packed_codes(code_RI.view(len(code_RI), code_RI.shape[1] // GROUP, GROUP), 4)

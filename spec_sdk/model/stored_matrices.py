@@ -82,9 +82,13 @@ class StoredMatrices:
     def _shape(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
         signed = DTYPES.get(self._store.dtype(name + CODES))
         codes, scales = shapes[name + CODES], shapes.get(name + SCALE, ())
-        bits = None if signed is None or len(codes) != 2 else bits_of(signed, codes[1], scales[-1] if scales else 0)
-        if bits is None or codes[1] % bytes_of_group(bits):
-            raise UserError(f"{self.where}: '{name}{CODES}' holds no codes of 4, 5, 6 or 8 bits in groups of {GROUP}")
+        if signed is None or len(codes) != 2:
+            raise UserError(f"{self.where}: '{name}{CODES}' holds no codes of 4, 5, 6 or 8 bits")
+        bits = bits_of(signed, codes[1], scales[1]) if len(scales) == 2 else None
+        if bits is None:
+            raise UserError(f"{self.where}: '{name}{SCALE}' is missing or does not fit the codes of '{name}'")
+        if codes[1] % bytes_of_group(bits):
+            raise UserError(f"{self.where}: '{name}{CODES}' holds no whole groups of {GROUP} codes")
         rows, groups = codes[0], codes[1] // bytes_of_group(bits)
         for part in (SCALE, OFFSET):
             there = shapes.get(name + part)

@@ -30,6 +30,11 @@ def bytes_of_group(bits: int) -> int:
     return GROUP * bits // 8
 
 
+def middle_of(bits: int) -> int:
+    """What codes of so many bits are stored with added, where there are no offsets."""
+    return 0 if bits == 8 else 1 << (bits - 1)
+
+
 class QuantizedWeights(ABC):
     """Weights [O, I] in few bits, in whatever layout a backend multiplies fastest."""
 
@@ -71,11 +76,11 @@ class QuantizedWeights(ABC):
 class QuantizedMatrix(QuantizedWeights):
     """Weights [O, I] = scale · code + offset, both of each group of 32 inputs; of 16 where codes have 6 bits.
 
-    ``codes_OC``: int8 [O, I] of 8 bits, or uint8 [O, b / 8 I] of fewer, b. Codes of 4 bits are 0 … 15: byte j of a
-    group's 16 holds code j in its low half and code j + 16 in its high half, as in GGUF files. Codes of 5 bits are
-    0 … 31, and of 6 bits -32 … 31, where 32 more is stored: the lower 4 bits in bytes like those. Behind these the
-    upper bits of 5 are those of 4 bytes, one after the other; the upper 2 of 6 bits are in 8 bytes, of which number j
-    holds those of codes j, j + 8, j + 16 and j + 24, the first in its lowest bits.
+    ``codes_OC``: int8 [O, I] of 8 bits, or uint8 [O, b / 8 I] of fewer, b. Those are stored as 0 … 2^b - 1, which is
+    what they mean beside offsets; without, they mean half of 2^b less. Of 4 bits, byte j of a group's 16 holds code j
+    in its low half and code j + 16 in its high half, as in GGUF files; of 5 and 6 so are the lower 4 bits. Behind these
+    the upper bits of 5 are those of 4 bytes, one after the other; the upper 2 of 6 bits are in 8 bytes, of which number
+    j holds those of codes j, j + 8, j + 16 and j + 24, the first in its lowest bits.
 
     ``scale_OG``: float16 [O, S], S = I / 32, or I / 16 of 6 bits. ``offset_OG``: the same, or None for none. Raises
     ValueError for parts that do not fit each other.
@@ -88,16 +93,21 @@ class QuantizedMatrix(QuantizedWeights):
     def __post_init__(self) -> None:
         if self.codes_OC.dtype not in (torch.int8, torch.uint8):
             raise ValueError(f"codes are {self.codes_OC.dtype}, neither int8 nor uint8")
-        expected = (self.codes_OC.shape[0], self.inputs // GROUP * scales_of_group(self.bits))
+        signed, size = self.codes_OC.dtype == torch.int8, self.codes_OC.shape
+        bits = bits_of(signed, size[1], self.scale_OG.shape[-1]) or (8 if signed else 4)
+        inputs = size[1] * 8 // bits
+        expected = (size[0], inputs // GROUP * scales_of_group(bits))
         for part in (self.scale_OG, self.offset_OG):
             if part is not None and (part.shape != expected or part.dtype != torch.float16):
                 raise ValueError(f"scales {tuple(part.shape)} {part.dtype} do not fit codes {expected}")
-        if self.inputs % GROUP:
-            raise ValueError(f"{self.inputs} inputs are not whole groups of {GROUP}")
+        if inputs % GROUP:
+            raise ValueError(f"{inputs} inputs are not whole groups of {GROUP}")
 
     @property
     def bits(self) -> int:
-        return bits_of(self.codes_OC.dtype == torch.int8, self.codes_OC.shape[1], self.scale_OG.shape[1])
+        found = bits_of(self.codes_OC.dtype == torch.int8, self.codes_OC.shape[1], self.scale_OG.shape[1])
+        assert found is not None
+        return found
 
     @property
     def inputs(self) -> int:
@@ -149,30 +159,41 @@ class QuantizedMatrix(QuantizedWeights):
     @staticmethod
     def below(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
         """One below the other, in as many bits as the widest of them has; None where no form holds all of them exactly:
-        codes of 6 beside codes of 8 bits, and unlike inputs.
+        codes of 6 beside codes of 8 bits, unlike inputs, and scales that are too large to be offsets.
         """
         bits = max(matrix.bits for matrix in matrices)
         if len({matrix.inputs for matrix in matrices}) > 1 or bits == 8 and any(m.bits == 6 for m in matrices):
             return None
         if len(matrices) == 1:
             return matrices[0]
-        matrices = [matrix._in(bits) for matrix in matrices]
-        offset_OG = None
-        if any(matrix.offset_OG is not None for matrix in matrices):
-            none = [torch.zeros_like(m.scale_OG) for m in matrices]
-            added = [no if m.offset_OG is None else m.offset_OG for m, no in zip(matrices, none, strict=True)]
-            offset_OG = torch.cat(added)
-        codes, scales = [matrix.codes_OC for matrix in matrices], [matrix.scale_OG for matrix in matrices]
-        return QuantizedMatrix(torch.cat(codes), torch.cat(scales), offset_OG)
+        offsets = any(matrix.offset_OG is not None for matrix in matrices)
+        parts = [matrix._in(bits, offsets)._parts() for matrix in matrices]
+        whole = QuantizedMatrix(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        return None if whole.offset_OG is not None and not whole.offset_OG.isfinite().all() else whole
 
-    def _in(self, bits: int) -> QuantizedMatrix:
-        """The same weights in more bits, of a matrix in 4 or 5."""
-        if bits == self.bits:
+    def centred(self) -> QuantizedMatrix:
+        """The same without offsets, if these only take off what codes are stored with added."""
+        if self.offset_OG is None or self.bits == 8:
             return self
-        codes_OC = packed_codes(self._codes().to(torch.int8), bits)
-        each = scales_of_group(bits)
-        factors = [part.repeat_interleave(each, 1) for part in self._parts()[1:]]
-        return QuantizedMatrix(codes_OC, *factors)
+        taken_off = torch.equal(self.offset_OG, self.scale_OG * -middle_of(self.bits))
+        return QuantizedMatrix(self.codes_OC, self.scale_OG) if taken_off else self
+
+    def _in(self, bits: int, offsets: bool) -> QuantizedMatrix:
+        """The same weights in more bits, of a matrix in 4 or 5, or in as many; maybe with ``offsets``."""
+        if (bits, offsets) == (self.bits, self.offset_OG is not None):
+            return self
+        added = self.offset_OG
+        codes_OGK = self._codes()
+        if bits == 8:
+            added = torch.zeros_like(self.scale_OG) if added is None else added
+        elif offsets and added is None:
+            codes_OGK += middle_of(self.bits)
+            added = self.scale_OG * -middle_of(self.bits)
+        elif not offsets:
+            codes_OGK += middle_of(bits)
+        each = scales_of_group(bits) // scales_of_group(self.bits)
+        factors = [part.repeat_interleave(each, 1) for part in (self.scale_OG, added) if part is not None]
+        return QuantizedMatrix(packed_codes(codes_OGK.to(torch.int8), bits), *factors[: 1 + offsets])
 
     def _parts(self) -> tuple[torch.Tensor, ...]:
         return (self.codes_OC, self.scale_OG, *(() if self.offset_OG is None else (self.offset_OG,)))
@@ -193,25 +214,25 @@ class QuantizedMatrix(QuantizedWeights):
         if self.bits == 5:
             codes_OGK += torch.stack([upper_OGC >> bit & 1 for bit in range(8)], 3).flatten(2) * 16.0
         if self.bits == 6:
-            codes_OGK += torch.cat([upper_OGC >> 2 * field & 3 for field in range(4)], 2) * 16.0 - 32.0
-        return codes_OGK
+            codes_OGK += torch.cat([upper_OGC >> 2 * field & 3 for field in range(4)], 2) * 16.0
+        return codes_OGK if self.offset_OG is not None else codes_OGK.sub_(middle_of(self.bits))
 
 
-def bits_of(signed: bool, bytes_of_row: int, scales_of_row: int) -> int:
-    """Of codes that take so many bytes of a row, by whether these have a sign; 4 where no number of bits fits."""
+def bits_of(signed: bool, bytes_of_row: int, scales_of_row: int) -> int | None:
+    """Of codes that take so many bytes of a row, by whether these have a sign; None where no number of bits fits."""
     fitting = (
         [8]
         if signed
         else [b for b in BITS[:-1] if bytes_of_row * scales_of_group(b) == scales_of_row * bytes_of_group(b)]
     )
-    return fitting[0] if fitting else 4
+    return fitting[0] if fitting else None
 
 
 def packed_codes(codes_OGK: torch.Tensor, bits: int) -> torch.Tensor:
-    """Codes of so many bits, integers with a sign [O, G, K], as a :class:`QuantizedMatrix` has them."""
+    """Codes of so many bits, int8 [O, G, K] as they are stored, as a :class:`QuantizedMatrix` has them."""
     if bits == 8:
         return codes_OGK.flatten(1)
-    stored_OGK = (codes_OGK + 32 if bits == 6 else codes_OGK).to(torch.uint8)
+    stored_OGK = codes_OGK.view(torch.uint8)
     low_OGH, high_OGH = (stored_OGK & 15).chunk(2, 2)
     lower_OGH, upper_OGK = low_OGH | high_OGH << 4, stored_OGK >> 4
     if bits == 4:

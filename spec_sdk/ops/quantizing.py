@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, packed_codes, scales_of_group
+from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, middle_of, packed_codes, scales_of_group
 
 AT_ONCE = 1 << 18
 """Weights that a thread quantizes at a time. What is computed in between takes some 20 bytes for each, and stays in the
@@ -56,7 +56,7 @@ def _from_least(bits: int, w_OGK: torch.Tensor) -> QuantizedMatrix:
 def _in_six(w_OGK: torch.Tensor) -> QuantizedMatrix:
     w_OSK = w_OGK.reshape(len(w_OGK), -1, GROUP // scales_of_group(6))
     scale_OS1 = w_OSK.take_along_dim(w_OSK.abs().argmax(-1, keepdim=True), -1) / -32
-    codes_OSK = (w_OSK * _inverse(scale_OS1)).round_().clamp_(-32, 31).to(torch.int8)
+    codes_OSK = (w_OSK * _inverse(scale_OS1)).round_().clamp_(-32, 31).add_(middle_of(6)).to(torch.int8)
     return QuantizedMatrix(packed_codes(codes_OSK.view(w_OGK.shape), 6), scale_OS1.squeeze(-1).half())
 
 

@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedModel
 
+from benchmarks.support.random_gguf import random_blocks
 from spec_sdk.model.architectures import read_config, weights_of
 from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
 
@@ -31,8 +32,6 @@ GGUF_ARCHITECTURE = {
 }
 """Where it is not the model type."""
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
-RANDOM_BLOCKS = {"Q4_K": {0: 1 / 150, 2: 1 / 20}, "Q6_K": {208: 1 / 1400}}
-"""Where a block has float16 factors, and what these are of the weights' size."""
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
 
 
@@ -175,16 +174,12 @@ def write_gguf(
 
 
 def quantized(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
-    """Rows of blocks. The gguf package makes none of Q4_K and Q6_K: those are random, of about the values' size."""
-    if kind.name not in RANDOM_BLOCKS:
-        made: np.ndarray = gguf.quants.quantize(values, kind)
-        return made
-    weights, size = gguf.GGML_QUANT_SIZES[kind]
-    rng = np.random.default_rng(zlib.crc32(values.tobytes()))
-    blocks = rng.integers(0, 256, (len(values), values.shape[1] // weights, size), dtype=np.uint8)
-    for at, factor in RANDOM_BLOCKS[kind.name].items():
-        blocks[..., at : at + 2] = np.array([factor * values.std()], "<f2").view(np.uint8)
-    return blocks.reshape(len(values), -1)
+    """Rows of blocks. The gguf package makes none of K-quants: those are random, of about the values' size."""
+    if kind.name.endswith("_K"):
+        rng = np.random.default_rng(zlib.crc32(values.tobytes()))
+        return random_blocks(rng, kind.name, len(values), values.shape[1], float(values.std()))
+    made: np.ndarray = gguf.quants.quantize(values, kind)
+    return made
 
 
 def _add_gemma(writer: gguf.GGUFWriter, config: Any, rope: dict[str, Any]) -> None:

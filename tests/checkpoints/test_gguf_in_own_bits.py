@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 import torch
 
@@ -25,10 +24,11 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import QuantizedEmbedding
 from spec_sdk.tree import TokenTree
+from tests.checkpoints import gguf_files
 from tests.checkpoints.gguf_files import write_gguf
 
 KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
-SMALLER = {"Q4_0": 6.3, "Q4_1": 6.3, "Q5_0": 5.3, "Q5_1": 5.3, "Q8_0": 3.7}
+SMALLER = {"Q4_0": 7, "Q4_1": 6.3, "Q5_0": 5.7, "Q5_1": 5.3, "Q8_0": 3.7}
 """By how much than float32, at least."""
 NAMES = ["smollm", "llama2", "qwen3", "gemma2", "qwen2_moe", "mixtral"]
 EXPERTS = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "mlp_only_layers": []}
@@ -125,23 +125,24 @@ def test_other_quantisations_become_dense(tmp_path: Path) -> None:
     assert eight is not None and eight.bits == 8
 
 
-def test_scales_whose_offsets_float16_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of Q4_0 the offset is -8 scales, which the file does not have to be able to store. Such a matrix is dense."""
-    original = gguf.quants.quantize
+@pytest.mark.parametrize(("kind", "at"), [("Q4_K", 0), ("Q4_K", 2), ("Q6_K", 208)])
+def test_scales_that_float16_cannot_hold(kind: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are products, which the file does not have to be able to store. Such a matrix is dense."""
+    original = gguf_files.quantized
 
     def huge(values: Any, kind: Any) -> Any:
         blocks = original(values, kind)
-        if blocks.shape == (96, 36):
-            # gate and up: 57344, the scale of the first block
-            blocks[0, :2] = (0x00, 0x7B)
+        if values.shape == (512, 256):
+            # gate and up: 57344, a factor of the first block's scales or offsets
+            blocks[0, at : at + 2] = (0x00, 0x7B)
         return blocks
 
-    monkeypatch.setattr(gguf.quants, "quantize", huge)
-    write_gguf(tmp_path / "m.gguf", "smollm", "Q4_0")
+    monkeypatch.setattr(gguf_files, "quantized", huge)
+    write_gguf(tmp_path / "m.gguf", "smollm", kind, hidden_size=256, intermediate_size=512, head_dim=64)
     checkpoint = open_checkpoint(str(tmp_path / "m.gguf"))
     gate, down = (f"model.layers.0.mlp.{part}_proj.weight" for part in ("gate", "down"))
     assert checkpoint.quantized(gate) is None and checkpoint.quantized(down) is not None
-    assert checkpoint.tensor(gate).isfinite().all() and checkpoint.tensor(gate)[0, :32].abs().max() > 57344
+    assert checkpoint.tensor(gate).isfinite().all() and checkpoint.tensor(gate)[0, :256].abs().max() > 57344
 
 
 def test_an_engine_answers_from_a_file_in_its_own_bits(tmp_path: Path) -> None:

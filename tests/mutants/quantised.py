@@ -27,6 +27,7 @@ OF_ROUNDED_CACHE = "tests/model/test_rounded_kv_cache.py"
 
 SOURCE = "plugins/backends/spec_sdk_backends/native/source/"
 FIELDS = "spec_sdk/model/gguf_fields.py"
+OF_SCALES = "tests/checkpoints/test_gguf_in_own_bits.py::test_scales_that_float16_cannot_hold"
 OF_FUSED = f"{OF_CHOICE}::test_a_fused_matrix_of_different_parts_has_the_most_bits_of_them"
 LAYING = "plugins/backends/spec_sdk_backends/native/source/laying.h"
 OF_PRODUCTS = "tests/native/test_products.py"
@@ -115,10 +116,24 @@ QUANTISED = (
     ),
     Mutant(
         "gguf: Q4_0's codes mean 0 at 7",
-        BLOCKS,
-        "np.float16(-8)",
-        "np.float16(-7)",
+        MATRIX,
+        "return 0 if bits == 8 else 1 << (bits - 1)",
+        "return 0 if bits == 8 else (1 << (bits - 1)) - 1",
         (OF_MATRIX,),
+    ),
+    Mutant(
+        "laying: offsets are left out where the first of them centers codes",
+        MATRIX,
+        "torch.equal(self.offset_OG, self.scale_OG * -middle_of(self.bits))",
+        "bool(self.offset_OG[0, 0] == self.scale_OG[0, 0] * -middle_of(self.bits))",
+        (f"{OF_PRODUCTS}::test_offsets_that_center_codes_are_not_kept",),
+    ),
+    Mutant(
+        "products: codes with offsets are centered too",
+        SOURCE + "quantized.h",
+        "bits == 8 || offsets ? 0 :",
+        "bits == 8 ? 0 :",
+        (f"{OF_PRODUCTS}::test_quantized",),
     ),
     Mutant(
         "weights: the output head has 4 bits",
@@ -151,8 +166,15 @@ QUANTISED = (
     Mutant(
         "weights: what is added to some parts is added to all of them",
         MATRIX,
-        "none = [torch.zeros_like(m.scale_OG) for m in matrices]",
-        "none = [torch.ones_like(m.scale_OG) for m in matrices]",
+        "torch.zeros_like(self.scale_OG) if added is None",
+        "torch.ones_like(self.scale_OG) if added is None",
+        (OF_FUSED,),
+    ),
+    Mutant(
+        "weights: centered codes beside others keep their middle",
+        MATRIX,
+        "added = self.scale_OG * -middle_of(self.bits)",
+        "added = torch.zeros_like(self.scale_OG)",
         (OF_FUSED,),
     ),
     Mutant(
@@ -193,8 +215,8 @@ QUANTISED = (
     Mutant(
         "upper bits: a row of an embedding has none",
         SOURCE + "lookup.h",
-        "if (has_upper(BITS)) code +=",
-        "if (false) code +=",
+        "return has_upper(BITS) ? code +",
+        "return false ? code +",
         ("tests/native/test_growing.py::test_an_embedding_is_read_in_rows_too",),
     ),
     Mutant(
@@ -221,8 +243,8 @@ QUANTISED = (
     Mutant(
         "gguf: Q3_K's codes are 4 less where the mask has a bit",
         BLOCKS,
-        "+ 4 * fields(blocks[..., :32], 1, 32) - 4)",
-        "- 4 * fields(blocks[..., :32], 1, 32))",
+        "+ 4 * fields(blocks[..., :32], 1, 32) - 4 +",
+        "- 4 * fields(blocks[..., :32], 1, 32) +",
         (OF_MATRIX,),
     ),
     Mutant(
@@ -230,7 +252,14 @@ QUANTISED = (
         "spec_sdk/model/gguf_tensors.py",
         "LAYOUTS[kind].stored or all(",
         "True or all(",
-        ("tests/checkpoints/test_gguf_in_own_bits.py::test_scales_whose_offsets_float16_cannot_hold",),
+        (OF_SCALES,),
+    ),
+    Mutant(
+        "gguf: scales that float16 cannot hold are kept where there are no offsets",
+        "spec_sdk/model/gguf_tensors.py",
+        "for part in (scales_of(stored, kind), offsets_of(stored, kind))",
+        "for part in (offsets_of(stored, kind),)",
+        (OF_SCALES,),
     ),
     Mutant(
         "weights: every rank has the head's first rows",

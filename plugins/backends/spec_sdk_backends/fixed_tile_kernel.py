@@ -63,7 +63,9 @@ def _weights(
             if BITS == 6:
                 upper_ptr = group_ptr + (input_I % 8 + GROUP // 2)[None, :]
                 upper_OI = tl.load(upper_ptr, mask=real_OI, other=0).to(tl.int32) >> (input_I % GROUP // 8 * 2)[None, :]
-                code_OI += (upper_OI & 3) * 16 - 32
+                code_OI += (upper_OI & 3) * 16
+            if not OFFSET:
+                code_OI -= 1 << (BITS - 1)
             code_OI = code_OI.to(tl.float32)
         group_OI = output_O[:, None] * (I // GROUP) + (input_I // GROUP)[None, :]
         if BITS == 6:

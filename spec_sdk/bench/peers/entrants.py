@@ -93,7 +93,7 @@ def _llama(name: str, models: PeerModels, weights: Weights, python: str | None) 
         raise CandidateError("it takes a GGUF file; give one as model.target")
     lookup = name.endswith("_lookup")
     command = llama_command(found(python), file, models.context, models.device, lookup)
-    kind = f"{weights.bits} bits, as in the file" if in_bits else KINDS[models.dtype]
+    kind = "as in the file" if in_bits else KINDS[models.dtype]
     draft = f"prompt lookup, {lookup_tokens(models.device)} tokens" if lookup else None
     facts = {"program": "llama.cpp", "python": command[0], "weights": kind}
     # it gives accepted drafts one by one

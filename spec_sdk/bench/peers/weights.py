@@ -83,10 +83,10 @@ def _default_gguf() -> Path:
 
 
 def _bits_of(path: Path) -> int | None:
-    """Of most matrices of a file that are kept in few bits; None where there are none."""
-    kinds = [tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors]
-    found = Counter(LAYOUTS[kind].bits for kind in kinds if kind in LAYOUTS).most_common(1)
-    return found[0][0] if found else None
+    """That most matrices of a file are kept in; None where most are not."""
+    kinds = [tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors if len(tensor.shape) > 1]
+    [(bits, _)] = Counter(LAYOUTS[kind].bits if kind in LAYOUTS else None for kind in kinds).most_common(1)
+    return bits
 
 
 def _plain_of(path: Path, kind: str) -> Path:

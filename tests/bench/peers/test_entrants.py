@@ -57,7 +57,7 @@ def test_each_is_given_the_weights_that_the_run_has(opened: Any) -> None:
     assert found["transformers_lookup"].command == [*worker, "--lookup", "10"]
     assert found["transformers_lookup"].draft == "prompt lookup, 10 tokens"
     llama = ["/a/py", "-m", "spec_sdk.bench.peers.llama_worker", "/m/q4.gguf", "--context", "321"]
-    assert found["llama_cpp"].command == llama and found["llama_cpp"].weights == "4 bits, as in the file"
+    assert found["llama_cpp"].command == llama and found["llama_cpp"].weights == "as in the file"
     assert found["llama_cpp_lookup"].command == [*llama, "--lookup", "2"]
     assert [peer.counted for peer in found.values()] == [True, True, True, False]
     dense = opened(weights, replace(MODELS, kept_in_bits=lambda bits: False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -45,9 +46,13 @@ def test_the_plain_gguf_file_holds_the_quantised_values(
         assert set(stored.keys()) >= directory.names()
 
 
-def test_a_file_of_dense_matrices_is_in_no_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["BF16", "TQ1_0"])
+def test_a_file_whose_matrices_are_mostly_dense_here_is_in_no_bits(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPEC_SDK_CACHE", str(tmp_path / "cache"))
-    write_gguf(tmp_path / "plain.gguf", kind="BF16")
+    shape: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+    write_gguf(tmp_path / "plain.gguf", kind=lambda name: "Q8_0" if "token_embd" in name else kind, **shape)
     weights = weights_of(tmp_path / "plain.gguf", "F16")
     assert (weights.in_bits, weights.bits) == (None, None)
 

@@ -41,10 +41,12 @@ class SideBySide(QuantizedWeights):
     @classmethod
     def of(cls, matrix: QuantizedMatrix) -> Self:
         """A copy. Raises TypeError for one that is not in host memory."""
-        groups, offsets = matrix.inputs // GROUP, matrix.offset_OG is not None
-        codes_OC, scale_OG = in_a_row(matrix.codes_OC), in_a_row(matrix.scale_OG)
+        codes_OC = in_a_row(matrix.codes_OC)
+        matrix = matrix.centred()
+        scale_OG = in_a_row(matrix.scale_OG)
         offset_OG = None if matrix.offset_OG is None else in_a_row(matrix.offset_OG)
-        shape = (-(-matrix.outputs // BESIDE), groups, _record_bytes(matrix.bits, offsets))
+        groups = matrix.inputs // GROUP
+        shape = (-(-matrix.outputs // BESIDE), groups, _record_bytes(matrix.bits, offset_OG is not None))
         records_PGC = huge_pages.empty(shape, torch.uint8)
         library().spec_lay_side_by_side(
             matrix.bits,
@@ -156,4 +158,4 @@ def _codes(dwords_OGC: torch.Tensor, bits: int) -> torch.Tensor:
         # [lines of upper bits, odd inputs, the latter of four, other lines of each, halves of a byte], as inputs lie
         apart = fields.view(outputs, G, lines, 2, 2, 4 // lines, 2).permute(0, 1, 2, 5, 4, 6, 3)
         codes_OGJ |= apart.reshape(outputs, G, GROUP) << 4
-    return packed_codes(codes_OGJ.to(torch.int8) - (32 if bits == 6 else 0), bits)
+    return packed_codes(codes_OGJ.view(torch.int8), bits)

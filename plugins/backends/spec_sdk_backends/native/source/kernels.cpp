@@ -108,7 +108,7 @@ void spec_lay_in_panels(const void* from, int64_t count, int64_t outputs, int64_
     lay_in_panels((const char*)from, count, outputs, steps, (uint32_t*)to, threads);
 }
 
-// Codes of 4 or 8 ``bits`` [outputs, bytes], scales and offsets (or null) [outputs, groups], to records
+// Codes of ``bits`` [outputs, bytes], scales and offsets (or null) [outputs, scales of a row], to records
 void spec_lay_side_by_side(int64_t bits, const void* codes, const void* scale, const void* offset, int64_t outputs,
                            int64_t groups, void* to, int threads) {
     Records records{bits, offset != nullptr, groups, (const char*)to};

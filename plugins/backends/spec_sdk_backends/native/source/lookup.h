@@ -15,27 +15,26 @@ extern "C" struct Lookup {
     int64_t bits;
 };
 
-// number ``input`` of a group's codes
+// number ``input`` of a group's codes as they are stored
 template <int BITS> inline int code_of(const char* codes, int64_t input) {
     if (BITS == 8) return (int8_t)codes[input];
     int code = (uint8_t)codes[input % (GROUP / 2)] >> input / (GROUP / 2) * 4 & 15;
-    if (has_upper(BITS)) code += int(upper_bits<BITS>(codes, input)) * 16;
-    return BITS == 6 ? code - 32 : code;
+    return has_upper(BITS) ? code + int(upper_bits<BITS>(codes, input)) * 16 : code;
 }
 
 // a row of codes in floating point; scale · code is exact, so that nothing depends on fused instructions
-template <class T> void decode_row(const Lookup& embedding, int64_t row, int64_t model, T* to) {
-    int64_t groups = model / GROUP, parts = scales_of_group(embedding.bits);
+template <class T, int BITS> void decode_row(const Lookup& embedding, int64_t row, int64_t model, T* to) {
+    constexpr int64_t parts = scales_of_group(BITS), bytes = GROUP * BITS / 8, inputs = GROUP / parts;
+    int64_t groups = model / GROUP;
     const uint16_t* scale = (const uint16_t*)embedding.scale + row * groups * parts;
     const uint16_t* offset = embedding.offset ? (const uint16_t*)embedding.offset + row * groups * parts : nullptr;
+    int middle = int(middle_of(BITS, offset));
     for (int64_t s = 0; s < groups * parts; s++) {
         float factor = half_to_float(scale[s]), added = offset ? half_to_float(offset[s]) : 0.0f;
-        int64_t bytes = GROUP * embedding.bits / 8, inputs = GROUP / parts, first = s % parts * inputs;
+        int64_t first = s % parts * inputs;
         const char* codes = (const char*)embedding.codes + (row * groups + s / parts) * bytes;
-        with_bits(embedding.bits, [&](auto bits) {
-            for (int64_t i = first; i < first + inputs; i++)
-                *to++ = rounded<T>(factor * float(code_of<decltype(bits)::value>(codes, i)) + added);
-        });
+        for (int64_t i = first; i < first + inputs; i++)
+            *to++ = rounded<T>(factor * float(code_of<BITS>(codes, i) - middle) + added);
     }
 }
 
@@ -46,7 +45,9 @@ template <class T, class I> void look_up(const Lookup& embedding, const I* token
         if (embedding.rows) {
             std::copy_n((const T*)embedding.rows + token[r] * model, model, to);
         } else if (embedding.codes) {
-            decode_row<T>(embedding, token[r], model, to);
+            with_bits(embedding.bits, [&](auto bits) {
+                decode_row<T, decltype(bits)::value>(embedding, token[r], model, to);
+            });
         } else if (matrix.bits) {
             expand<T>(records_of(matrix), token[r], to);
         } else {

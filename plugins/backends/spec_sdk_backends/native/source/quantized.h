@@ -3,9 +3,10 @@
 //
 // A record is one group of 16 outputs: lines of 64 bytes with the codes, then 16 scales, of 6 bits for each half, then as
 // many offsets if there are any, in float16. Each output has one dword in a line. In 4 bits that is 8 inputs: numbers 0,
-// 2, 4, 6 are in the halves of its first bytes, 1, 3, 5, 7 in those of its last. The lower 4 of 5 bits, and of
-// code + 32 in 6 bits, are in such lines; the upper ones in a line behind these, or in one for each half of the group, in
-// each byte those of the codes in the same byte of the others, line after line. In 8 bits it is inputs 0, 2, 1, 3: the sign is bit 7,
+// 2, 4, 6 are in the halves of its first bytes, 1, 3, 5, 7 in those of its last. The lower 4 of 5 and 6 bits
+// are in such lines; the upper ones in a line behind these, or in one for each half of the group, in each byte those of
+// the codes in the same byte of the others, line after line. Without offsets codes of up to 6 bits are stored with half
+// their range added. In 8 bits it is inputs 0, 2, 1, 3: the sign is bit 7,
 // and a negative code c has -1 - c below it, so that |c + 1/2| is those bits plus 1/2. An output's records follow each
 // other, then the next 16 outputs'; missing outputs have scale 0.
 #pragma once
@@ -18,6 +19,8 @@
 constexpr int GROUP = 32;
 constexpr int BESIDE = 16;  // outputs of a record
 
+constexpr int64_t middle_of(int64_t bits, bool offsets) { return bits == 8 || offsets ? 0 : 1 << (bits - 1); }
+
 // that an output's codes of a group have
 constexpr int scales_of_group(int64_t bits) { return bits == 6 ? 2 : 1; }
 
@@ -29,6 +32,8 @@ struct Records {
 
     int64_t codes() const { return bits * GROUP * BESIDE / 8; }
     int64_t parts() const { return scales_of_group(bits); }
+    // what codes are stored with added
+    int64_t middle() const { return middle_of(bits, offsets); }
     int64_t size() const { return codes() + (offsets ? 4 : 2) * parts() * BESIDE; }
     const char* at(int64_t block, int64_t group) const { return first + (block * groups + group) * size(); }
 };
@@ -63,7 +68,7 @@ constexpr int upper_shift(int bits, int line, int input) {
 constexpr int upper_mask(int bits) { return bits == 6 ? 3 : 1; }
 constexpr bool has_upper(int bits) { return bits == 5 || bits == 6; }
 
-// the codes of a group of one output, whose dwords are 64 bytes apart
+// the codes of a group of one output as they are stored, whose dwords are 64 bytes apart
 template <int BITS> void decode(const char* dwords, float (&codes)[GROUP]) {
     constexpr int INPUTS = inputs_of_line(BITS), WIDTH = BITS == 8 ? 8 : 4;
     auto dword_of = [&](int line) {
@@ -82,7 +87,6 @@ template <int BITS> void decode(const char* dwords, float (&codes)[GROUP]) {
                 code &= 15;
             }
             if (has_upper(BITS)) code += int32_t(upper >> upper_shift(BITS, line, i) & upper_mask(BITS)) * 16;
-            if (BITS == 6) code -= 32;
             codes[line * INPUTS + i] = float(code);
         }
     }
@@ -115,10 +119,11 @@ template <class T> void expand(const Records& records, int64_t output, T* to) {
         float numbers[GROUP];
         with_bits(records.bits, [&](auto bits) { decode<decltype(bits)::value>(record + lane * 4, numbers); });
         int64_t parts = records.parts(), inputs = GROUP / parts;
+        float middle = float(records.middle());
         for (int64_t p = 0; p < parts; p++) {
             float scale = half_to_float(factors[p * BESIDE]);
             float offset = records.offsets ? half_to_float(factors[(parts + p) * BESIDE]) : 0.0f;
-            for (int64_t i = p * inputs; i < (p + 1) * inputs; i++) to[i] = rounded<T>(numbers[i] * scale + offset);
+            for (int64_t i = p * inputs; i < (p + 1) * inputs; i++) to[i] = rounded<T>((numbers[i] - middle) * scale + offset);
         }
     }
 }

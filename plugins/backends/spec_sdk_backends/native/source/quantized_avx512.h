@@ -11,7 +11,6 @@ template <int BITS> struct Codes;
 
 template <> struct Codes<4> {
     static constexpr int LINES = 4, PAIRS = 4;
-    static constexpr float BELOW = 0.0f;  // what has to be added to each looked up number
     // 0 … 15 twice: bit 4 of an index belongs to the next code
     alignas(64) static constexpr uint16_t NUMBERS[32] = {
         0x0000, 0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0, 0x40E0, 0x4100, 0x4110, 0x4120,
@@ -29,7 +28,7 @@ template <> struct Codes<4> {
 
 inline __m512i shifted_up(__m512i x, int by) { return by < 0 ? _mm512_srli_epi32(x, -by) : _mm512_slli_epi32(x, by); }
 
-// the codes of a line in 5 bits, or in 6 and 32 more than they are: those in lower halves of bytes, then the others
+// the codes of a line in 5 or 6 bits: those in lower halves of bytes, then the others
 template <int BITS> inline void bytes_with_upper(const char* record, int line, __m512i (&bytes)[2]) {
     const __m512i half = _mm512_set1_epi8(15), above = _mm512_set1_epi8(upper_mask(BITS) << 4);
     __m512i lower = _mm512_loadu_si512(record + line * 64);
@@ -41,25 +40,23 @@ template <int BITS> inline void bytes_with_upper(const char* record, int line, _
     }
 }
 
-template <int BITS> struct Wholes {
-    // the codes in bfloat16: 0 … 31, and -32 … 31
+struct Numbers {
+    // 0 … 63 in bfloat16
     alignas(64) uint16_t numbers[64];
-    constexpr Wholes() : numbers() {
-        for (int i = 0; i < 64; i++) {
-            int code = BITS == 6 ? i - 32 : i % 32, size = code < 0 ? -code : code, exponent = 0;
-            while (size >> (exponent + 1)) exponent++;
-            int bits = (exponent + 127) << 7 | ((size << (7 - exponent)) & 127);
-            numbers[i] = uint16_t(code ? (code < 0 ? 0x8000 : 0) | bits : 0);
+    constexpr Numbers() : numbers() {
+        for (int i = 1; i < 64; i++) {
+            int exponent = 0;
+            while (i >> (exponent + 1)) exponent++;
+            numbers[i] = uint16_t((exponent + 127) << 7 | ((i << (7 - exponent)) & 127));
         }
     }
 };
 
 template <int BITS> struct WithUpper {
     static constexpr int LINES = 4, PAIRS = 4;
-    static constexpr float BELOW = 0.0f;
-    static constexpr Wholes<BITS> WHOLES{};
+    static constexpr Numbers NUMBERS{};
     struct Tables {
-        __m512i first = _mm512_load_si512(WHOLES.numbers), others = _mm512_load_si512(WHOLES.numbers + 32);
+        __m512i first = _mm512_load_si512(NUMBERS.numbers), others = _mm512_load_si512(NUMBERS.numbers + 32);
     };
     static void unpack(const char* record, int line, const Tables& t, __m512i (&pairs)[PAIRS]) {
         __m512i bytes[2];
@@ -90,7 +87,6 @@ struct Halves {
 
 template <> struct Codes<8> {
     static constexpr int LINES = 8, PAIRS = 2;
-    static constexpr float BELOW = -0.5f;
     static constexpr Halves HALVES{};
     struct Tables {
         __m512i low0 = _mm512_load_si512(HALVES.low), low1 = _mm512_load_si512(HALVES.low + 64);
@@ -160,6 +156,8 @@ void quantized_tile(const Records& records, int64_t block, const T* x, int64_t s
     using C = Codes<BITS>;
     const typename C::Tables tables;
     constexpr int PARTS = scales_of_group(BITS), LINES = C::LINES / PARTS;
+    // what has to be added to each looked up number
+    const float below = BITS == 8 ? -0.5f : -float(records.middle());
     int64_t scales = records.groups * PARTS, size = records.size();
     const char* record = records.at(block, 0);
     Lanes total[R];
@@ -169,7 +167,7 @@ void quantized_tile(const Records& records, int64_t block, const T* x, int64_t s
         const __m256i* factors = (const __m256i*)(record + records.codes());
         for (int p = 0; p < PARTS; p++, s++) {
             GroupSum<T> part[R];
-            for (int r = 0; r < R; r++) part[r].start(C::BELOW == 0.0f ? 0.0f : C::BELOW * sums[r * scales + s]);
+            for (int r = 0; r < R; r++) part[r].start(below == 0.0f ? 0.0f : below * sums[r * scales + s]);
             for (int line = 0; line < LINES; line++) {
                 __m512i pairs[C::PAIRS];
                 C::unpack(record, p * LINES + line, tables, pairs);

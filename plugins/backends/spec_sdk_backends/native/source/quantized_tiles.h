@@ -6,7 +6,7 @@
 #include "quantized.h"
 
 #include "rounded_rows.h"
-#if WITH_AVX512 && defined(__AVX512VBMI__)
+#if WITH_ROUNDED_AVX512
 #include "quantized_avx512.h"
 #else
 #include "quantized_plain.h"

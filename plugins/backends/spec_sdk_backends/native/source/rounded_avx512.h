@@ -9,7 +9,6 @@ template <int BITS> struct Bytes;
 
 template <> struct Bytes<4> {
     static constexpr int VECTORS = 2;
-    static constexpr int ABOVE = 0;  // what was added to each code
     static void unpack(const char* record, int line, __m512i (&bytes)[VECTORS]) {
         const __m512i half = _mm512_set1_epi8(15);
         __m512i codes = _mm512_loadu_si512(record + line * 64);
@@ -20,7 +19,6 @@ template <> struct Bytes<4> {
 
 template <int BITS> struct BytesWithUpper {
     static constexpr int VECTORS = 2;
-    static constexpr int ABOVE = BITS == 6 ? 32 : 0;
     static void unpack(const char* record, int line, __m512i (&bytes)[VECTORS]) {
         bytes_with_upper<BITS>(record, line, bytes);
     }
@@ -31,7 +29,6 @@ template <> struct Bytes<6> : BytesWithUpper<6> {};
 
 template <> struct Bytes<8> {
     static constexpr int VECTORS = 1;
-    static constexpr int ABOVE = 128;
     static void unpack(const char* record, int line, __m512i (&bytes)[VECTORS]) {
         __m512i codes = _mm512_loadu_si512(record + line * 64);
         // 128 + code, and 255 - byte = 128 + code for those with a sign
@@ -46,6 +43,8 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
                   int64_t y_stride, Fetch fetch) {
     using B = Bytes<BITS>;
     constexpr int PARTS = scales_of_group(BITS), LINES = Codes<BITS>::LINES;
+    // what was added to each code
+    const int32_t above = BITS == 8 ? 128 : int32_t(records.middle());
     // one sum of few rows would wait for itself
     constexpr int CHAINS = PARTS > 1 ? PARTS : R < 4 ? 2 : 1;
     int64_t groups = records.groups, size = records.size();
@@ -61,8 +60,8 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
         __m512i part[R][CHAINS];
         for (int r = 0; r < R; r++) {
             for (int c = 0; c < CHAINS; c++) {
-                bool starts = B::ABOVE && c < PARTS;
-                part[r][c] = starts ? _mm512_set1_epi32(-B::ABOVE * wholes[at * PARTS + c * rows.count + r])
+                bool starts = above && c < PARTS;
+                part[r][c] = starts ? _mm512_set1_epi32(-above * wholes[at * PARTS + c * rows.count + r])
                                     : _mm512_setzero_si512();
             }
         }

@@ -19,7 +19,7 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
         Outputs part[R];
         for (int r = 0; r < R; r++) part[r] = Outputs{};
         // whole numbers below 2^24: exact
-        add_part<BITS, R>(record, p, codes + at * GROUP, GROUP, part);
+        add_part<BITS, R>(record, p, int(records.middle()), codes + at * GROUP, GROUP, part);
         Outputs scale = halves_to_floats(factors);
         for (int r = 0; r < R; r++) total[r] = (scale * scales[at + r]) * part[r] + total[r];
         if (records.offsets) {
