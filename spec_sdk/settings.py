@@ -84,7 +84,7 @@ class ModelSettings:
         "auto",
         "the bits of the target's matrices",
         choices={
-            "auto": "GGUF's quantizations, and 4 bits of GPTQ, AWQ and compressed-tensors, as they are stored, "
+            "auto": "what GGUF, GPTQ, AWQ and compressed-tensors store in few bits as it is stored, "
             "where the backend has fast kernels for them; others in model.dtype",
             "dense": "all in model.dtype",
             "int8": "8 bits, and the forms that auto names as they are stored",

@@ -19,7 +19,7 @@ from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.float8_weights import Float8Weights, block_of
 from spec_sdk.model.gguf_parts import whole_name
-from spec_sdk.model.int4_weights import Int4Weights, int4_layout
+from spec_sdk.model.integer_weights import IntegerWeights, integer_layout
 from spec_sdk.model.own_head import with_own_head
 from spec_sdk.model.packed_weights import WeightStore
 from spec_sdk.model.quantization_config import quantization_of
@@ -64,7 +64,7 @@ class Checkpoint:
         values = read_json_object(path)
         quantization = quantization_of(text_settings(values))
         files = Float8Weights(open_directory(directory), block_of(quantization))
-        store = StoredMatrices(Int4Weights(files, int4_layout(quantization)))
+        store = StoredMatrices(IntegerWeights(files, integer_layout(quantization)))
         check_counts(values, store.shapes, str(path))
 
         def rows(name: str, some: range) -> torch.Tensor:

@@ -173,7 +173,7 @@ class QuantizedMatrix(QuantizedWeights):
 
     def centred(self) -> QuantizedMatrix:
         """The same without offsets, if these only take off what codes are stored with added."""
-        if self.offset_OG is None or self.bits == 8:
+        if self.offset_OG is None:
             return self
         taken_off = torch.equal(self.offset_OG, self.scale_OG * -middle_of(self.bits))
         return QuantizedMatrix(self.codes_OC, self.scale_OG) if taken_off else self

@@ -248,7 +248,7 @@ def test_bits_that_there_are_not(tmp_path: Path) -> None:
         ({".offset": torch.ones(4, 3).half()}, "'NAME.offset' is missing or does not fit"),
         ({".scale": torch.ones(4).half()}, "'NAME.scale' is missing or does not fit"),
         ({".codes": torch.ones(64, 40, dtype=torch.int8)}, "'NAME.codes' holds no whole groups of 32 codes"),
-        ({".codes": torch.ones(64, 40, dtype=torch.uint8)}, "'NAME.scale' is missing or does not fit"),
+        ({".codes": torch.ones(64, 44, dtype=torch.uint8)}, "'NAME.scale' is missing or does not fit"),
         ({".codes": torch.ones(64, 64)}, "'NAME.codes' holds no codes"),
         ({"": torch.ones(64, 64)}, "'NAME' is stored twice"),
         ({".codes": torch.ones(32, 64, dtype=torch.int8)}, "'NAME.scale' is missing or does not fit"),

@@ -4,35 +4,55 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-INT4 = "spec_sdk/model/int4_weights.py"
+INTEGERS = "spec_sdk/model/integer_weights.py"
 FLOAT8 = "spec_sdk/model/float8_weights.py"
 GGUF = "spec_sdk/model/gguf_tensors.py"
 READER = "spec_sdk/model/gguf_reader.py"
 CONVERT = "spec_sdk/model/gguf_convert.py"
 TOKENIZER = "spec_sdk/model/gguf_tokenizer.py"
 HUB = "spec_sdk/model/source_hub_gguf.py"
-OF_INT4 = "tests/checkpoints/test_int4.py::test_weights_are_what_is_stored"
+OF_INTEGERS = "tests/checkpoints/test_integer_weights.py::test_weights_are_what_is_stored"
 OF_FLOAT8 = "tests/checkpoints/test_float8.py::test_weights_are_what_is_stored_times_its_scales"
 OF_GGUF = "tests/checkpoints/test_gguf_conversion.py"
 OF_TOKENIZER = "tests/checkpoints/test_gguf_tokenizer.py"
 OF_PARTS = "tests/checkpoints/test_gguf_parts.py"
 
 CHECKPOINTS = (
-    Mutant("gptq: zero points as they are stored", INT4, "else 1)", "else 0)", (OF_INT4,)),
-    Mutant("awq: codes in the order of gptq", INT4, "super().__init__(AWQ_ORDER)", "super().__init__()", (OF_INT4,)),
+    Mutant("gptq: zero points as they are stored", INTEGERS, "else 1)", "else 0)", (OF_INTEGERS,)),
+    Mutant(
+        "awq: codes in the order of gptq",
+        INTEGERS,
+        "super().__init__(4, AWQ_ORDER)",
+        "super().__init__(4)",
+        (OF_INTEGERS,),
+    ),
+    Mutant(
+        "compressed-tensors: zero points are those of the first outputs",
+        INTEGERS,
+        "zero_PGN.transpose(1, 2).flatten(0, 1)[outputs.start : outputs.stop]",
+        "zero_PGN.transpose(1, 2).flatten(0, 1)[: len(outputs)]",
+        (OF_INTEGERS,),
+    ),
+    Mutant(
+        "8 bits: codes without a sign are taken for ones with it",
+        INTEGERS,
+        "return (code_RI ^ SIGN).view(torch.int8)",
+        "return code_RI.view(torch.int8)",
+        (OF_INTEGERS,),
+    ),
     Mutant(
         "4 bits: the first byte's codes are swapped",
-        INT4,
+        INTEGERS,
         "(byte_XPB & 15, byte_XPB >> 4)",
         "(byte_XPB >> 4, byte_XPB & 15)",
-        (OF_INT4,),
+        (OF_INTEGERS,),
     ),
     Mutant(
         "4 bits: inputs out of order are taken as they come",
-        INT4,
+        INTEGERS,
         'if stem + ".g_idx" in files.shapes:',
         "if False:",
-        ("tests/checkpoints/test_int4.py::test_what_does_not_fit",),
+        ("tests/checkpoints/test_integer_weights.py::test_what_does_not_fit",),
     ),
     Mutant(
         "fp8: the scale of the first row's block for all rows",
