@@ -167,9 +167,14 @@ class QuantizedMatrix(QuantizedWeights):
         if len(matrices) == 1:
             return matrices[0]
         offsets = any(matrix.offset_OG is not None for matrix in matrices)
-        parts = [matrix._in(bits, offsets)._parts() for matrix in matrices]
-        whole = QuantizedMatrix(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        whole = QuantizedMatrix.stacked([matrix._in(bits, offsets) for matrix in matrices])
         return None if whole.offset_OG is not None and not whole.offset_OG.isfinite().all() else whole
+
+    @staticmethod
+    def stacked(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
+        """One below the other, of matrices of one form."""
+        parts = zip(*(matrix._parts() for matrix in matrices), strict=True)
+        return QuantizedMatrix(*(torch.cat(part) for part in parts))
 
     def centred(self) -> QuantizedMatrix:
         """The same without offsets, if these only take off what codes are stored with added."""
@@ -220,12 +225,8 @@ class QuantizedMatrix(QuantizedWeights):
 
 def bits_of(signed: bool, bytes_of_row: int, scales_of_row: int) -> int | None:
     """Of codes that take so many bytes of a row, by whether these have a sign; None where no number of bits fits."""
-    fitting = (
-        [8]
-        if signed
-        else [b for b in BITS[:-1] if bytes_of_row * scales_of_group(b) == scales_of_row * bytes_of_group(b)]
-    )
-    return fitting[0] if fitting else None
+    fitting = (b for b in BITS if bytes_of_row * scales_of_group(b) == scales_of_row * bytes_of_group(b))
+    return 8 if signed else next((b for b in fitting if b < 8), None)
 
 
 def packed_codes(codes_OGK: torch.Tensor, bits: int) -> torch.Tensor:

@@ -29,9 +29,7 @@ def quantize(weight_OI: torch.Tensor, bits: int) -> QuantizedMatrix:
         raise ValueError(f"{weight_OI.shape[1]} inputs are not whole groups of {GROUP}")
     step = max(1, AT_ONCE * torch.get_num_threads() // max(1, weight_OI.shape[1]))
     parts = [_OF_ROWS[bits](part.float().view(len(part), -1, GROUP)) for part in torch.split(weight_OI, step)]
-    made = QuantizedMatrix.below(parts)
-    assert made is not None
-    return made
+    return QuantizedMatrix.stacked(parts)
 
 
 def _in_eight(w_OGK: torch.Tensor) -> QuantizedMatrix:
