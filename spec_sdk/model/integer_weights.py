@@ -11,6 +11,9 @@ bits lie in an int32 as 0 … 2^b - 1, P = 32 / b of them, the first in its lowe
 - compressed-tensors, ``int-quantized``: ``weight`` int8 [O, I], ``weight_scale`` [O, G], maybe ``weight_zero_point``
   int8 [O, G].
 
+Inputs that share a scale are neighbours; where ``g_idx`` [I] or ``weight_g_idx`` says otherwise (GPTQ's ``desc_act``) a
+matrix is expanded.
+
 Legend: O outputs, R some of them, I inputs, G groups of inputs, X anything, P int32 of several codes, N codes of one.
 """
 
@@ -36,8 +39,8 @@ SIGN = 128
 
 class IntegerLayout(ABC):
     """How one format stores a matrix of ``bits``, by the endings of its tensors' names: ``packed`` codes, of a
-    ``stored`` safetensors dtype, ``scales``, ``zeros``, which a matrix must have if they are ``asked_for``, and what
-    ``more`` there may be.
+    ``stored`` safetensors dtype, ``scales``, ``zeros``, which a matrix must have if they are ``asked_for``, the
+    ``order`` of its inputs, if it has one, and what ``more`` there may be.
     """
 
     packed: str
@@ -45,6 +48,7 @@ class IntegerLayout(ABC):
     zeros: str
     stored = "I32"
     asked_for = True
+    order: str
     more: Sequence[str] = ()
 
     def __init__(self, bits: int) -> None:
@@ -71,6 +75,19 @@ class IntegerLayout(ABC):
     def zero_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
         """The codes that mean zero, float32 [R, G]; of matrices that have ``zeros``."""
 
+    def group_I(self, files: TensorFiles, stem: str, inputs: int, groups: int) -> torch.Tensor | None:
+        """The group of each input; None where these are in order."""
+        name = stem + self.order
+        if name not in files.shapes:
+            return None
+        group_I = files.tensor(name).long()
+        # what was never set says nothing
+        if group_I.shape == (inputs,) and (group_I == -1).all():
+            return None
+        if group_I.shape != (inputs,) or not ((group_I >= 0) & (group_I < groups)).all():
+            raise self.misfit(files, stem, self.order)
+        return None if torch.equal(group_I, torch.arange(inputs) // (inputs // groups)) else group_I
+
     def misfit(self, files: TensorFiles, stem: str, ending: str) -> UserError:
         return UserError(f"{files.where}: '{stem}{ending}' does not fit '{stem}{self.packed}'")
 
@@ -78,7 +95,7 @@ class IntegerLayout(ABC):
 class _ByInputs(IntegerLayout):
     """GPTQ and AWQ: a column for each output."""
 
-    packed, scales, zeros, more = ".qweight", ".scales", ".qzeros", (".g_idx",)
+    packed, scales, zeros, order = ".qweight", ".scales", ".qzeros", ".g_idx"
 
     def __init__(self, bits: int, order: Sequence[int] | None = None, above: int = 0) -> None:
         super().__init__(bits)
@@ -104,12 +121,6 @@ class _ByInputs(IntegerLayout):
         for ending, shape in expected.items():
             if files.shape(stem + ending) != shape:
                 raise self.misfit(files, stem, ending)
-        if stem + ".g_idx" in files.shapes:
-            group_I = files.tensor(stem + ".g_idx")
-            if not torch.equal(group_I.long(), torch.arange(inputs) // (inputs // groups)):
-                raise UserError(
-                    f"{files.where}: '{stem}' has its inputs out of order (desc_act), which is not supported"
-                )
         return outputs, inputs, groups
 
 
@@ -142,7 +153,7 @@ class Awq(_ByInputs):
 class _CompressedTensors(IntegerLayout):
     """A row for each output."""
 
-    scales, zeros, asked_for = ".weight_scale", ".weight_zero_point", False
+    scales, zeros, order, asked_for = ".weight_scale", ".weight_zero_point", ".weight_g_idx", False
     more = (".weight_shape", ".input_scale", ".input_zero_point")
 
     def scale_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
@@ -154,8 +165,6 @@ class _CompressedTensors(IntegerLayout):
             raise self.misfit(files, stem, self.scales)
         if files.shapes.get(stem + self.zeros, (rows_of_zeros, scales[1])) != (rows_of_zeros, scales[1]):
             raise self.misfit(files, stem, self.zeros)
-        if stem + ".weight_g_idx" in files.shapes:
-            raise UserError(f"{files.where}: '{stem}' has its inputs out of order (actorder), which is not supported")
         return outputs, inputs, scales[1]
 
 
@@ -218,7 +227,7 @@ def _compressed_tensors(quantization: Mapping[str, Any]) -> IntegerLayout | None
 
 class IntegerWeights:
     """The tensors of ``files``, matrices of 4 or 8 bits among them as codes, scales and maybe offsets
-    (:mod:`spec_sdk.model.stored_matrices`).
+    (:mod:`spec_sdk.model.stored_matrices`), or expanded to float32.
 
     Offsets, and scales that are not float16, are rounded to float16. Raises UserError for a matrix whose tensors do not
     fit each other, or whose groups are not whole ones of 32 inputs.
@@ -229,14 +238,21 @@ class IntegerWeights:
         self.where = files.where
         shapes = dict(files.shapes)
         self._matrices: dict[str, tuple[str, tuple[int, int, int]]] = {}
+        # of those among them that are expanded
+        self._group_I: dict[str, torch.Tensor] = {}
         for packed in [name for name in shapes if layout is not None and self._is_packed(layout, name)]:
             assert layout is not None
             stem = packed.removesuffix(layout.packed)
             outputs, inputs, groups = self._checked(layout, stem)
-            widths = {CODES: inputs // GROUP * bytes_of_group(layout.bits), SCALE: inputs // GROUP}
-            if stem + layout.zeros in files.shapes:
-                widths[OFFSET] = inputs // GROUP
-            for ending in (layout.packed, layout.scales, layout.zeros, *layout.more):
+            group_I = layout.group_I(files, stem, inputs, groups)
+            if group_I is not None:
+                self._group_I[f"{stem}.weight"] = group_I
+                widths = {"": inputs}
+            else:
+                widths = {CODES: inputs // GROUP * bytes_of_group(layout.bits), SCALE: inputs // GROUP}
+                if stem + layout.zeros in files.shapes:
+                    widths[OFFSET] = inputs // GROUP
+            for ending in (layout.packed, layout.scales, layout.zeros, layout.order, *layout.more):
                 shapes.pop(f"{stem}{ending}", None)
             for part, width in widths.items():
                 self._matrices[f"{stem}.weight{part}"] = stem, (outputs, inputs, groups)
@@ -244,7 +260,7 @@ class IntegerWeights:
         self.shapes: Mapping[str, tuple[int, ...]] = shapes
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A tensor as stored, memory-mapped, or a part of a matrix. Raises KeyError for an unknown name."""
+        """A tensor as stored, memory-mapped, or a matrix, or a part of one. Raises KeyError for an unknown name."""
         if name not in self._matrices:
             return self._files.tensor(name)
         return self.part(name, range(self.shapes[name][0]))
@@ -256,7 +272,9 @@ class IntegerWeights:
         assert self._layout is not None
         files, layout = self._files, self._layout
         stem, (_, inputs, groups) = self._matrices[name]
-        if name.endswith(CODES):
+        if name in self._group_I:
+            part_RC = self._expanded(stem, rows, self._group_I[name])
+        elif name.endswith(CODES):
             part_RC = as_stored(layout.codes(files, stem, rows), layout.bits)
         else:
             part_RG = layout.scale_RG(files, stem, rows)
@@ -273,13 +291,25 @@ class IntegerWeights:
         """The safetensors dtype in which a tensor is read. Raises KeyError for an unknown name."""
         if name not in self._matrices:
             return self._files.dtype(name)
+        if name in self._group_I:
+            return "F32"
         assert self._layout is not None
         codes = "I8" if self._layout.bits == 8 else "U8"
         return codes if name.endswith(CODES) else "F16"
 
     def check_floating(self, names: Iterable[str]) -> None:
-        """Raise UserError if one of ``names`` is not stored as ordinary floating point."""
-        self._files.check_floating(names)
+        """Raise UserError if one of ``names`` is stored as neither ordinary floating point nor a matrix to expand."""
+        self._files.check_floating(name for name in names if name not in self._group_I)
+
+    def _expanded(self, stem: str, rows: range, group_I: torch.Tensor) -> torch.Tensor:
+        files, layout = self._files, self._layout
+        assert layout is not None
+        code_RI = layout.codes(files, stem, rows).float()
+        if stem + layout.zeros in files.shapes:
+            code_RI -= layout.zero_RG(files, stem, rows)[:, group_I]
+        else:
+            code_RI -= 1 << (layout.bits - 1)
+        return code_RI.mul_(layout.scale_RG(files, stem, rows)[:, group_I])
 
     def _is_packed(self, layout: IntegerLayout, name: str) -> bool:
         # an ending that ordinary weights have too

@@ -12,6 +12,7 @@ CONVERT = "spec_sdk/model/gguf_convert.py"
 TOKENIZER = "spec_sdk/model/gguf_tokenizer.py"
 HUB = "spec_sdk/model/source_hub_gguf.py"
 OF_INTEGERS = "tests/checkpoints/test_integer_weights.py::test_weights_are_what_is_stored"
+OF_ORDER = "tests/checkpoints/test_integer_weights.py::test_inputs_out_of_order_are_expanded"
 OF_FLOAT8 = "tests/checkpoints/test_float8.py::test_weights_are_what_is_stored_times_its_scales"
 OF_GGUF = "tests/checkpoints/test_gguf_conversion.py"
 OF_TOKENIZER = "tests/checkpoints/test_gguf_tokenizer.py"
@@ -50,9 +51,16 @@ CHECKPOINTS = (
     Mutant(
         "4 bits: inputs out of order are taken as they come",
         INTEGERS,
-        'if stem + ".g_idx" in files.shapes:',
-        "if False:",
-        ("tests/checkpoints/test_integer_weights.py::test_what_does_not_fit",),
+        "        if name not in files.shapes:\n            return None\n        group_I",
+        "        return None\n        group_I",
+        (OF_ORDER,),
+    ),
+    Mutant(
+        "8 bits: an expanded part has the scales of the first rows",
+        INTEGERS,
+        "code_RI.mul_(layout.scale_RG(files, stem, rows)[:, group_I])",
+        "code_RI.mul_(layout.scale_RG(files, stem, range(len(rows)))[:, group_I])",
+        (OF_ORDER,),
     ),
     Mutant(
         "fp8: the scale of the first row's block for all rows",
