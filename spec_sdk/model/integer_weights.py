@@ -12,7 +12,7 @@ bits lie in an int32 as 0 … 2^b - 1, P = 32 / b of them, the first in its lowe
   int8 [O, G].
 
 Inputs that share a scale are neighbours; where ``g_idx`` [I] or ``weight_g_idx`` says otherwise (GPTQ's ``desc_act``) a
-matrix is expanded.
+matrix is expanded, as is one whose scales are far from what float16 holds.
 
 Legend: O outputs, R some of them, I inputs, G groups of inputs, X anything, P int32 of several codes, N codes of one.
 """
@@ -72,8 +72,14 @@ class IntegerLayout(ABC):
         """float32 [R, G]."""
 
     @abstractmethod
+    def stored_zero_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
+        """The codes that mean zero, float32 [R, G], of matrices that have ``zeros``."""
+
     def zero_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
-        """The codes that mean zero, float32 [R, G]; of matrices that have ``zeros``."""
+        """The same of all, one number where there are none: half of the codes are below it."""
+        if stem + self.zeros in files.shapes:
+            return self.stored_zero_RG(files, stem, outputs)
+        return torch.full((1, 1), float(1 << (self.bits - 1)))
 
     def group_I(self, files: TensorFiles, stem: str, inputs: int, groups: int) -> torch.Tensor | None:
         """The group of each input; None where these are in order."""
@@ -104,7 +110,7 @@ class _ByInputs(IntegerLayout):
     def scale_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
         return files.tensor(stem + self.scales)[:, outputs.start : outputs.stop].T.float()
 
-    def zero_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
+    def stored_zero_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
         zero_GR = self._along_outputs(files.tensor(stem + self.zeros), outputs).add_(self._above)
         return (zero_GR & (1 << self.bits) - 1).T.float()
 
@@ -153,8 +159,12 @@ class Awq(_ByInputs):
 class _CompressedTensors(IntegerLayout):
     """A row for each output."""
 
-    scales, zeros, order, asked_for = ".weight_scale", ".weight_zero_point", ".weight_g_idx", False
+    scales, zeros, order = ".weight_scale", ".weight_zero_point", ".weight_g_idx"
     more = (".weight_shape", ".input_scale", ".input_zero_point")
+
+    def __init__(self, bits: int, symmetric: bool) -> None:
+        super().__init__(bits)
+        self.asked_for = not symmetric
 
     def scale_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
         return files.tensor(stem + self.scales)[outputs.start : outputs.stop].float()
@@ -180,7 +190,7 @@ class PackQuantized(_CompressedTensors):
     def codes(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
         return unpacked(files.tensor(stem + self.packed)[outputs.start : outputs.stop], self.bits).flatten(1)
 
-    def zero_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
+    def stored_zero_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
         zero_PGN = unpacked(files.tensor(stem + self.zeros), self.bits)
         return zero_PGN.transpose(1, 2).flatten(0, 1)[outputs.start : outputs.stop].float()
 
@@ -190,9 +200,6 @@ class IntQuantized(_CompressedTensors):
 
     packed, stored = ".weight", "I8"
 
-    def __init__(self) -> None:
-        super().__init__(8)
-
     def shape(self, files: TensorFiles, stem: str) -> tuple[int, int, int]:
         outputs, inputs = files.shape(stem + self.packed)
         return self._checked(files, stem, inputs, outputs)
@@ -200,7 +207,7 @@ class IntQuantized(_CompressedTensors):
     def codes(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
         return files.tensor(stem + self.packed)[outputs.start : outputs.stop].view(torch.uint8) ^ SIGN
 
-    def zero_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
+    def stored_zero_RG(self, files: TensorFiles, stem: str, outputs: range) -> torch.Tensor:
         return files.tensor(stem + self.zeros)[outputs.start : outputs.stop].float() + SIGN
 
 
@@ -211,18 +218,22 @@ def integer_layout(quantization: Mapping[str, Any]) -> IntegerLayout | None:
         return _compressed_tensors(quantization)
     bits = quantization.get("bits", quantization.get("w_bit"))
     if method == "gptq" and bits in (4, 8):
-        return Gptq(bits, above=0 if quantization.get("checkpoint_format") == "gptq_v2" else 1)
+        return Gptq(int(bits), above=0 if quantization.get("checkpoint_format") == "gptq_v2" else 1)
     gemm = str(quantization.get("version", "gemm")).lower() == "gemm"
     return Awq() if method == "awq" and bits == 4 and gemm else None
 
 
 def _compressed_tensors(quantization: Mapping[str, Any]) -> IntegerLayout | None:
-    weights = weights_of_groups(quantization)
-    kinds, form = {(said.get("type"), said.get("num_bits")) for said in weights}, quantization.get("format")
+    weights, form = weights_of_groups(quantization), quantization.get("format")
+    # groups of both kinds would not say of which a matrix is
+    symmetric = any(said.get("symmetric", True) for said in weights)
     for bits in (4, 8):
-        if kinds == {("int", bits)} and form == "pack-quantized":
-            return PackQuantized(bits)
-    return IntQuantized() if kinds == {("int", 8)} and form in ("int-quantized", "naive-quantized") else None
+        if weights and all((said.get("type"), said.get("num_bits")) == ("int", bits) for said in weights):
+            if form == "pack-quantized":
+                return PackQuantized(bits, symmetric)
+            if bits == 8 and form in ("int-quantized", "naive-quantized"):
+                return IntQuantized(bits, symmetric)
+    return None
 
 
 class IntegerWeights:
@@ -237,7 +248,8 @@ class IntegerWeights:
         self._files, self._layout = files, layout
         self.where = files.where
         shapes = dict(files.shapes)
-        self._matrices: dict[str, tuple[str, tuple[int, int, int]]] = {}
+        # by a tensor's name the matrix it is of, and how many groups of 32 inputs share a scale
+        self._matrices: dict[str, tuple[str, int]] = {}
         # of those among them that are expanded
         self._group_I: dict[str, torch.Tensor] = {}
         for packed in [name for name in shapes if layout is not None and self._is_packed(layout, name)]:
@@ -245,6 +257,8 @@ class IntegerWeights:
             stem = packed.removesuffix(layout.packed)
             outputs, inputs, groups = self._checked(layout, stem)
             group_I = layout.group_I(files, stem, inputs, groups)
+            if group_I is None and not held_by_half(layout.scale_RG(files, stem, range(outputs)), layout.bits):
+                group_I = torch.arange(inputs) // (inputs // groups)
             if group_I is not None:
                 self._group_I[f"{stem}.weight"] = group_I
                 widths = {"": inputs}
@@ -254,8 +268,10 @@ class IntegerWeights:
                     widths[OFFSET] = inputs // GROUP
             for ending in (layout.packed, layout.scales, layout.zeros, layout.order, *layout.more):
                 shapes.pop(f"{stem}{ending}", None)
+            if f"{stem}.weight" in shapes:
+                raise UserError(f"{self.where}: tensor '{stem}.weight' is stored twice, once in few bits")
             for part, width in widths.items():
-                self._matrices[f"{stem}.weight{part}"] = stem, (outputs, inputs, groups)
+                self._matrices[f"{stem}.weight{part}"] = stem, inputs // groups // GROUP
                 shapes[f"{stem}.weight{part}"] = outputs, width
         self.shapes: Mapping[str, tuple[int, ...]] = shapes
 
@@ -271,7 +287,7 @@ class IntegerWeights:
             return self._files.part(name, rows, columns)
         assert self._layout is not None
         files, layout = self._files, self._layout
-        stem, (_, inputs, groups) = self._matrices[name]
+        stem, shared = self._matrices[name]
         if name in self._group_I:
             part_RC = self._expanded(stem, rows, self._group_I[name])
         elif name.endswith(CODES):
@@ -280,7 +296,7 @@ class IntegerWeights:
             part_RG = layout.scale_RG(files, stem, rows)
             if name.endswith(OFFSET):
                 part_RG = part_RG * ((SIGN if layout.bits == 8 else 0) - layout.zero_RG(files, stem, rows))
-            part_RC = part_RG.half().repeat_interleave(inputs // groups // GROUP, 1)
+            part_RC = part_RG.half().repeat_interleave(shared, 1)
         return part_RC if columns is None else part_RC[:, columns.start : columns.stop].contiguous()
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -304,12 +320,9 @@ class IntegerWeights:
     def _expanded(self, stem: str, rows: range, group_I: torch.Tensor) -> torch.Tensor:
         files, layout = self._files, self._layout
         assert layout is not None
+        zero_RG, scale_RG = layout.zero_RG(files, stem, rows), layout.scale_RG(files, stem, rows)
         code_RI = layout.codes(files, stem, rows).float()
-        if stem + layout.zeros in files.shapes:
-            code_RI -= layout.zero_RG(files, stem, rows)[:, group_I]
-        else:
-            code_RI -= 1 << (layout.bits - 1)
-        return code_RI.mul_(layout.scale_RG(files, stem, rows)[:, group_I])
+        return code_RI.sub_(zero_RG.expand_as(scale_RG)[:, group_I]).mul_(scale_RG[:, group_I])
 
     def _is_packed(self, layout: IntegerLayout, name: str) -> bool:
         # an ending that ordinary weights have too
@@ -331,6 +344,16 @@ class IntegerWeights:
         if not groups or inputs % (groups * GROUP):
             raise UserError(f"{where}: '{stem}' has {groups} scales for {inputs} inputs: no whole groups of {GROUP}")
         return outputs, inputs, groups
+
+
+def held_by_half(scale_OG: torch.Tensor, bits: int) -> bool:
+    """Whether rounding scales, and offsets by so many bits, to float16 changes them by little: relative to themselves,
+    or to the largest scale.
+    """
+    size_OG = scale_OG.abs()
+    off_OG = (scale_OG.half().float() - scale_OG).abs()
+    close_OG = (off_OG <= size_OG * 2**-10) | (off_OG <= size_OG.max() * 2**-14)
+    return bool(close_OG.all() and size_OG.max() * (1 << bits) < torch.finfo(torch.float16).max)
 
 
 def unpacked(packed_XP: torch.Tensor, bits: int) -> torch.Tensor:

@@ -94,7 +94,7 @@ class QuantizedMatrix(QuantizedWeights):
         if self.codes_OC.dtype not in (torch.int8, torch.uint8):
             raise ValueError(f"codes are {self.codes_OC.dtype}, neither int8 nor uint8")
         signed, size = self.codes_OC.dtype == torch.int8, self.codes_OC.shape
-        bits = bits_of(signed, size[1], self.scale_OG.shape[-1]) or (8 if signed else 4)
+        bits = bits_of(signed, size[1], self.scale_OG.shape[-1]) or 4
         inputs = size[1] * 8 // bits
         expected = (size[0], inputs // GROUP * scales_of_group(bits))
         for part in (self.scale_OG, self.offset_OG):
@@ -224,7 +224,7 @@ class QuantizedMatrix(QuantizedWeights):
 
 
 def bits_of(signed: bool, bytes_of_row: int, scales_of_row: int) -> int | None:
-    """Of codes that take so many bytes of a row, by whether these have a sign; None where no number of bits fits."""
+    """Of codes that take so many bytes of a row: 8 if they have a sign, else what fits the scales; None where none does."""
     fitting = (b for b in BITS if bytes_of_row * scales_of_group(b) == scales_of_row * bytes_of_group(b))
     return 8 if signed else next((b for b in fitting if b < 8), None)
 

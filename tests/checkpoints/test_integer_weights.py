@@ -166,6 +166,36 @@ def test_inputs_out_of_order_are_expanded(form: str, tmp_path: Path) -> None:
     assert torch.equal(checkpoint.part(name, 1, 5, 100), expected[:, 5:100])
 
 
+@pytest.mark.parametrize("factor", [1e-7, 2e7])
+@pytest.mark.parametrize("form", ["gptq", "packed, asymmetric", "int"])
+def test_scales_that_float16_does_not_hold_are_expanded(form: str, factor: float, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "qwen2", **SHAPE)
+    dense = round_to_integers(tmp_path, form)
+    path, name = tmp_path / "model.safetensors", NAME + (".scales" if form == "gptq" else ".weight_scale")
+    tensors = load_file(path)
+    before = tensors[name].float()
+    tensors[name] = before * factor
+    save_file(tensors, path, {"format": "pt"})
+    checkpoint = open_checkpoint(str(tmp_path))
+    found = checkpoint.tensor(f"{NAME}.weight")
+    assert checkpoint.quantized(f"{NAME}.weight") is None and found.isfinite().all()
+    torch.testing.assert_close(found, dense[f"{NAME}.weight"] * factor, rtol=1e-5, atol=0)
+    # a row of zeros has a tiny scale, which is no loss
+    tensors[name] = before
+    tensors[name].select(1 if form == "gptq" else 0, 3).fill_(1e-12)
+    save_file(tensors, path, {"format": "pt"})
+    assert open_checkpoint(str(tmp_path)).quantized(f"{NAME}.weight") is not None
+
+
+def stored_twice(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{NAME}.weight"] = torch.zeros(64, 192)
+    tensors[f"{NAME}.g_idx"] = tensors[f"{NAME}.g_idx"].flip(0)
+
+
+def without_zero_points(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors[f"{NAME}.weight_zero_point"]
+
+
 @pytest.mark.parametrize("form", ["packed", "int", "int by channel"])
 def test_symmetric_ones_have_no_offsets(form: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "qwen2", **SHAPE)
@@ -253,6 +283,9 @@ def one_scale(tensors: dict[str, torch.Tensor]) -> None:
         ("gptq", other_zeros, rf"'{NAME}.qzeros' does not fit '{NAME}.qweight'"),
         ("gptq", small_groups, rf"'{NAME}' has 12 scales for 192 inputs: no whole groups of 32"),
         ("gptq", whole_scales, rf"tensor '{NAME}.scales' is no matrix of F16 or BF16 or F32"),
+        ("gptq", stored_twice, rf"tensor '{NAME}.weight' is stored twice, once in few bits"),
+        ("packed, asymmetric", without_zero_points, rf"tensor '{NAME}.weight_zero_point' is missing"),
+        ("int, asymmetric", without_zero_points, rf"tensor '{NAME}.weight_zero_point' is missing"),
         ("int", fewer_scales, rf"'{NAME}.weight_scale' does not fit '{NAME}.weight'"),
         ("packed, asymmetric", fewer_zeros, rf"'{NAME}.weight_zero_point' does not fit '{NAME}.weight_packed'"),
         ("int, asymmetric", fewer_zeros, rf"'{NAME}.weight_zero_point' does not fit '{NAME}.weight'"),
@@ -269,13 +302,21 @@ def test_what_does_not_fit(form: str, change: Change, told: str, tmp_path: Path)
         open_checkpoint(str(tmp_path))
 
 
+def test_bits_may_be_written_with_a_point() -> None:
+    layout = integer_layout({**GPTQ, "bits": 4.0})
+    assert layout is not None and layout.in_word == 8
+
+
 @pytest.mark.parametrize(
     "config",
     [
         {**GPTQ, "bits": 3},
         {**AWQ, "version": "gemv"},
         {**AWQ, "bits": 8},
+        {**GPTQ, "bits": [4]},
         compressed("marlin-24", 4),
+        compressed("pack-quantized", 4, type=["int"]),
+        {**PACKED, "config_groups": {"a": {"weights": {"num_bits": [4], "type": "int"}}}},
         compressed("int-quantized", 4),
         compressed("pack-quantized", 3),
         {**PACKED, "config_groups": {**PACKED["config_groups"], "b": {"weights": {"num_bits": 8, "type": "int"}}}},

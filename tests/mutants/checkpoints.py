@@ -58,9 +58,23 @@ CHECKPOINTS = (
     Mutant(
         "8 bits: an expanded part has the scales of the first rows",
         INTEGERS,
-        "code_RI.mul_(layout.scale_RG(files, stem, rows)[:, group_I])",
-        "code_RI.mul_(layout.scale_RG(files, stem, range(len(rows)))[:, group_I])",
+        "scale_RG = layout.zero_RG(files, stem, rows), layout.scale_RG(files, stem, rows)",
+        "scale_RG = layout.zero_RG(files, stem, rows), layout.scale_RG(files, stem, range(len(rows)))",
         (OF_ORDER,),
+    ),
+    Mutant(
+        "8 bits: scales that float16 does not hold are rounded to it",
+        INTEGERS,
+        "close_OG.all() and size_OG.max()",
+        "size_OG.max()",
+        ("tests/checkpoints/test_integer_weights.py::test_scales_that_float16_does_not_hold_are_expanded",),
+    ),
+    Mutant(
+        "compressed-tensors: a zero point that is missing is the middle",
+        INTEGERS,
+        "self.asked_for = not symmetric",
+        "self.asked_for = False",
+        ("tests/checkpoints/test_integer_weights.py::test_what_does_not_fit",),
     ),
     Mutant(
         "fp8: the scale of the first row's block for all rows",

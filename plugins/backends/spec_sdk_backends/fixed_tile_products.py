@@ -94,9 +94,8 @@ def multiply(
     out = x.new_empty((*x.shape[:-1], outputs))
     if not out.numel():
         return out
-    bits = 0
-    if scale_OG is not None:
-        bits = bits_of(weight.dtype == torch.int8, weight.shape[1], scale_OG.shape[1]) or 0
+    bits = 0 if scale_OG is None else bits_of(weight.dtype == torch.int8, weight.shape[1], scale_OG.shape[1])
+    assert bits is not None
     blocks = Blocks.choose(x.dtype, bits, x.is_cuda)
     tiles = tiles or tiles_of(K)
     fixed_tile_product_kernel[(triton.cdiv(K, tiles * TILE_ROWS), triton.cdiv(outputs, blocks.outputs))](

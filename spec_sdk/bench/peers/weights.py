@@ -83,7 +83,7 @@ def _default_gguf() -> Path:
 
 
 def _bits_of(path: Path) -> int | None:
-    """That most matrices of a file are kept in; None where most are not."""
+    """That the matrices of the most frequent kind are kept in; None where that is not kept."""
     kinds = [tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors if len(tensor.shape) > 1]
     [(bits, _)] = Counter(LAYOUTS[kind].bits if kind in LAYOUTS else None for kind in kinds).most_common(1)
     return bits
