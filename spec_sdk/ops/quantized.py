@@ -224,7 +224,7 @@ class QuantizedMatrix(QuantizedWeights):
 
 
 def bits_of(signed: bool, bytes_of_row: int, scales_of_row: int) -> int | None:
-    """Of codes that take so many bytes of a row: 8 if they have a sign, else what fits the scales; None where none does."""
+    """Of codes that take so many bytes of a row: 8 if they have a sign, else what fits the scales, or None."""
     fitting = (b for b in BITS if bytes_of_row * scales_of_group(b) == scales_of_row * bytes_of_group(b))
     return 8 if signed else next((b for b in fitting if b < 8), None)
 
