@@ -19,7 +19,8 @@ from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.float8_weights import Float8Weights, block_of
 from spec_sdk.model.gguf_parts import whole_name
-from spec_sdk.model.integer_weights import IntegerWeights, integer_layout
+from spec_sdk.model.integer_layouts import integer_layout
+from spec_sdk.model.integer_weights import IntegerWeights
 from spec_sdk.model.own_head import with_own_head
 from spec_sdk.model.packed_weights import WeightStore
 from spec_sdk.model.quantization_config import quantization_of

@@ -8,7 +8,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.float8_weights import is_float8
-from spec_sdk.model.integer_weights import integer_layout
+from spec_sdk.model.integer_layouts import integer_layout
 from spec_sdk.model.quantization_config import quantization_of
 from spec_sdk.model.rope_fields import read_rope
 from spec_sdk.model.weight_table import (

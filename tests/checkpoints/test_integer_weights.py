@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from spec_sdk import Engine
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.integer_weights import integer_layout, unpacked
+from spec_sdk.model.integer_layouts import integer_layout, unpacked
 from tests.support.text_checkpoints import write_text_checkpoint
 from tests.support.tiny_checkpoints import write_checkpoint
 

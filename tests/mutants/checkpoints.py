@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 INTEGERS = "spec_sdk/model/integer_weights.py"
+LAYOUTS = "spec_sdk/model/integer_layouts.py"
 FLOAT8 = "spec_sdk/model/float8_weights.py"
 GGUF = "spec_sdk/model/gguf_tensors.py"
 READER = "spec_sdk/model/gguf_reader.py"
@@ -19,17 +20,17 @@ OF_TOKENIZER = "tests/checkpoints/test_gguf_tokenizer.py"
 OF_PARTS = "tests/checkpoints/test_gguf_parts.py"
 
 CHECKPOINTS = (
-    Mutant("gptq: zero points as they are stored", INTEGERS, "else 1)", "else 0)", (OF_INTEGERS,)),
+    Mutant("gptq: zero points as they are stored", LAYOUTS, "else 1)", "else 0)", (OF_INTEGERS,)),
     Mutant(
         "awq: codes in the order of gptq",
-        INTEGERS,
+        LAYOUTS,
         "super().__init__(4, AWQ_ORDER)",
         "super().__init__(4)",
         (OF_INTEGERS,),
     ),
     Mutant(
         "compressed-tensors: zero points are those of the first outputs",
-        INTEGERS,
+        LAYOUTS,
         "zero_PGN.transpose(1, 2).flatten(0, 1)[outputs.start : outputs.stop]",
         "zero_PGN.transpose(1, 2).flatten(0, 1)[: len(outputs)]",
         (OF_INTEGERS,),
@@ -43,14 +44,14 @@ CHECKPOINTS = (
     ),
     Mutant(
         "4 bits: the first byte's codes are swapped",
-        INTEGERS,
+        LAYOUTS,
         "(byte_XPB & 15, byte_XPB >> 4)",
         "(byte_XPB >> 4, byte_XPB & 15)",
         (OF_INTEGERS,),
     ),
     Mutant(
         "4 bits: inputs out of order are taken as they come",
-        INTEGERS,
+        LAYOUTS,
         "        if name not in files.shapes:\n            return None\n        group_I",
         "        return None\n        group_I",
         (OF_ORDER,),
@@ -71,7 +72,7 @@ CHECKPOINTS = (
     ),
     Mutant(
         "compressed-tensors: a zero point that is missing is the middle",
-        INTEGERS,
+        LAYOUTS,
         "self.asked_for = not symmetric",
         "self.asked_for = False",
         ("tests/checkpoints/test_integer_weights.py::test_what_does_not_fit",),
