@@ -239,7 +239,7 @@ def packed_codes(codes_OGK: torch.Tensor, bits: int) -> torch.Tensor:
     if bits == 4:
         return lower_OGH.flatten(1)
     # neighbours share a byte, or every eighth code
-    fields = upper_OGK.unflatten(2, (4, 8)).unbind(3) if bits == 5 else upper_OGK.chunk(4, 2)  # type: ignore[no-untyped-call]
+    fields = [upper_OGK[..., bit::8] for bit in range(8)] if bits == 5 else upper_OGK.chunk(4, 2)
     upper_OGC = torch.zeros_like(fields[0])
     for number, field in enumerate(fields):
         upper_OGC |= field << number * (bits - 4)

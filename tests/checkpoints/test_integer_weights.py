@@ -192,10 +192,6 @@ def stored_twice(tensors: dict[str, torch.Tensor]) -> None:
     tensors[f"{NAME}.g_idx"] = tensors[f"{NAME}.g_idx"].flip(0)
 
 
-def without_zero_points(tensors: dict[str, torch.Tensor]) -> None:
-    del tensors[f"{NAME}.weight_zero_point"]
-
-
 @pytest.mark.parametrize("form", ["packed", "int", "int by channel"])
 def test_symmetric_ones_have_no_offsets(form: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "qwen2", **SHAPE)
@@ -240,12 +236,13 @@ def of_other_groups(tensors: dict[str, torch.Tensor]) -> None:
     tensors[f"{NAME}.g_idx"] = tensors[f"{NAME}.g_idx"] + 1
 
 
-def fewer_inputs(tensors: dict[str, torch.Tensor]) -> None:
-    tensors[f"{NAME}.g_idx"] = tensors[f"{NAME}.g_idx"][1:].contiguous()
+def without(part: str) -> Change:
+    return lambda tensors: tensors.pop(f"{NAME}.{part}")
 
 
-def without_zeros(tensors: dict[str, torch.Tensor]) -> None:
-    del tensors[f"{NAME}.qzeros"]
+def one_less(part: str) -> Change:
+    """A row less, or an input."""
+    return lambda tensors: tensors.update({f"{NAME}.{part}": tensors[f"{NAME}.{part}"][1:].contiguous()})
 
 
 def other_zeros(tensors: dict[str, torch.Tensor]) -> None:
@@ -262,14 +259,6 @@ def whole_scales(tensors: dict[str, torch.Tensor]) -> None:
     tensors[f"{NAME}.scales"] = tensors[f"{NAME}.scales"].int()
 
 
-def fewer_scales(tensors: dict[str, torch.Tensor]) -> None:
-    tensors[f"{NAME}.weight_scale"] = tensors[f"{NAME}.weight_scale"][1:].contiguous()
-
-
-def fewer_zeros(tensors: dict[str, torch.Tensor]) -> None:
-    tensors[f"{NAME}.weight_zero_point"] = tensors[f"{NAME}.weight_zero_point"][1:].contiguous()
-
-
 def one_scale(tensors: dict[str, torch.Tensor]) -> None:
     tensors[f"{NAME}.weight_scale"] = torch.ones(1)
 
@@ -278,17 +267,21 @@ def one_scale(tensors: dict[str, torch.Tensor]) -> None:
     ("form", "change", "told"),
     [
         ("gptq", of_other_groups, rf"'{NAME}.g_idx' does not fit '{NAME}.qweight'"),
-        ("gptq", fewer_inputs, rf"'{NAME}.g_idx' does not fit '{NAME}.qweight'"),
-        ("gptq", without_zeros, rf"tensor '{NAME}.qzeros' is missing, which belongs to '{NAME}.qweight'"),
+        ("gptq", one_less("g_idx"), rf"'{NAME}.g_idx' does not fit '{NAME}.qweight'"),
+        ("gptq", without("qzeros"), rf"tensor '{NAME}.qzeros' is missing, which belongs to '{NAME}.qweight'"),
         ("gptq", other_zeros, rf"'{NAME}.qzeros' does not fit '{NAME}.qweight'"),
         ("gptq", small_groups, rf"'{NAME}' has 12 scales for 192 inputs: no whole groups of 32"),
         ("gptq", whole_scales, rf"tensor '{NAME}.scales' is no matrix of F16 or BF16 or F32"),
         ("gptq", stored_twice, rf"tensor '{NAME}.weight' is stored twice, once in few bits"),
-        ("packed, asymmetric", without_zero_points, rf"tensor '{NAME}.weight_zero_point' is missing"),
-        ("int, asymmetric", without_zero_points, rf"tensor '{NAME}.weight_zero_point' is missing"),
-        ("int", fewer_scales, rf"'{NAME}.weight_scale' does not fit '{NAME}.weight'"),
-        ("packed, asymmetric", fewer_zeros, rf"'{NAME}.weight_zero_point' does not fit '{NAME}.weight_packed'"),
-        ("int, asymmetric", fewer_zeros, rf"'{NAME}.weight_zero_point' does not fit '{NAME}.weight'"),
+        ("packed, asymmetric", without("weight_zero_point"), rf"tensor '{NAME}.weight_zero_point' is missing"),
+        ("int, asymmetric", without("weight_zero_point"), rf"tensor '{NAME}.weight_zero_point' is missing"),
+        ("int", one_less("weight_scale"), rf"'{NAME}.weight_scale' does not fit '{NAME}.weight'"),
+        (
+            "packed, asymmetric",
+            one_less("weight_zero_point"),
+            rf"'{NAME}.weight_zero_point' does not fit '{NAME}.weight_packed'",
+        ),
+        ("int, asymmetric", one_less("weight_zero_point"), rf"'{NAME}.weight_zero_point' does not fit '{NAME}.weight'"),
         ("int", one_scale, rf"tensor '{NAME}.weight_scale' is no matrix of F16 or BF16 or F32"),
     ],
 )
