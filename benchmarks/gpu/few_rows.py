@@ -37,7 +37,8 @@ from benchmarks.gpu.matrix_vector import (
 from benchmarks.support.compiling import compile_beside
 from spec_sdk.bench.machine import device_facts
 from spec_sdk.ops.linear import Projection
-from spec_sdk_backends.few_rows import FewRows, FewRowsTile, product_of_few_rows
+from spec_sdk_backends.few_rows import FewRows, product_of_few_rows
+from spec_sdk_backends.few_rows_tiles import FewRowsTile
 
 SCHEMA_VERSION = 1
 SUMMING_US = 0.35

@@ -128,7 +128,7 @@ class QuantizedMatrix(QuantizedWeights):
     def dequantized(self, dtype: torch.dtype, rows: slice | torch.Tensor | None = None) -> torch.Tensor:
         if rows is not None:
             return self.rows(rows).dequantized(dtype)
-        w_OSK = self._codes().view(*self.scale_OG.shape, -1).mul_(self.scale_OG.float()[..., None])
+        w_OSK = self.codes().view(*self.scale_OG.shape, -1).mul_(self.scale_OG.float()[..., None])
         if self.offset_OG is not None:
             w_OSK.add_(self.offset_OG.float()[..., None])
         return w_OSK.view(self.outputs, self.inputs).to(dtype)
@@ -188,7 +188,7 @@ class QuantizedMatrix(QuantizedWeights):
         if (bits, offsets) == (self.bits, self.offset_OG is not None):
             return self
         added = self.offset_OG
-        codes_OGK = self._codes()
+        codes_OGK = self.codes()
         if bits == 8:
             added = torch.zeros_like(self.scale_OG) if added is None else added
         elif offsets and added is None:
@@ -206,7 +206,7 @@ class QuantizedMatrix(QuantizedWeights):
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> QuantizedMatrix:
         return QuantizedMatrix(*(change(part) for part in self._parts()))
 
-    def _codes(self) -> torch.Tensor:
+    def codes(self) -> torch.Tensor:
         """The codes [O, G, K] as new float32."""
         groups_OGC = self.codes_OC.view(self.outputs, -1, bytes_of_group(self.bits))
         if self.bits == 8:

@@ -62,9 +62,11 @@ class QuantizedProjection(Projection):
         return expanded_linear(x, m, self.bias_O)
 
 
-def expanded_linear(x: torch.Tensor, matrix: QuantizedWeights, bias_O: torch.Tensor | None) -> torch.Tensor:
-    """x [..., I] times the weights, expanded to the dtype of x: [..., O]."""
-    step = max(1, EXPANDED // matrix.inputs)
+def expanded_linear(
+    x: torch.Tensor, matrix: QuantizedWeights, bias_O: torch.Tensor | None, most: int = EXPANDED
+) -> torch.Tensor:
+    """x [..., I] times the weights, expanded to the dtype of x, at most ``most`` at a time: [..., O]."""
+    step = max(1, most // matrix.inputs)
     parts = []
     for first in range(0, matrix.outputs, step):
         rows = slice(first, first + step)

@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 from benchmarks.gpu import few_rows, matrix_vector
 from benchmarks.gpu.matrix_vector import Product, Weights
 from spec_sdk.ops.linear import Projection
-from spec_sdk_backends.few_rows import FewRowsTile
+from spec_sdk_backends.few_rows_tiles import FewRowsTile
 from spec_sdk_backends.matrix_vector import MatrixVectorTile
 from tests.support.skips import interpreted
 

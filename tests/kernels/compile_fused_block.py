@@ -14,13 +14,13 @@ from typing import Any
 import triton  # type: ignore[import-untyped]
 
 from spec_sdk_backends.dependent_launches import SINCE
-from spec_sdk_backends.few_rows import FewRowsTile
 from spec_sdk_backends.few_rows_kernel import (
     few_rows_kernel,
     gated_few_rows_kernel,
     rotated_few_rows_kernel,
     summed_few_rows_kernel,
 )
+from spec_sdk_backends.few_rows_tiles import FewRowsTile
 from spec_sdk_backends.fused_block_kernels import (
     add_rms_norm_kernel,
     gated_activation_kernel,
@@ -86,6 +86,7 @@ def main(case: str) -> None:
     if overlapped["OVERLAPPED"] and dtype != "fp32":
         shared: dict[str, Any] = {"INPUTS": 4 * width, "BIASED": False, "SQUARES": 64, "BLOCK_Q": 64, **overlapped}
         shared |= {"OUTPUTS": width, "SCALED": True, "WIDTH": width, "GELU": False, "PARTS": 2}
+        shared |= {"BITS": 0, "OFFSETS": False}
         shared |= {"H": heads, "G": kv_heads, "D": head_dim}
         types |= {"square_ptr": "*fp32", "part_ptr": "*fp32", "scaled_ptr": f"*{dtype}"}
         for few, rows, kernels in FEW:

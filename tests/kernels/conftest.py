@@ -38,7 +38,7 @@ class RepeatedCapture:
 def interpreted_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CUDA backend whose tensors lie in host memory, where its kernels are interpreted."""
     pytest.importorskip("triton")
-    from spec_sdk_backends import cuda
+    from spec_sdk_backends import cuda, interleaved_trial
 
     properties = SimpleNamespace(name="Interpreter", total_memory=2**30, major=9)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -47,5 +47,6 @@ def interpreted_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(cuda, "GraphCapture", RepeatedCapture)
+    monkeypatch.setattr(interleaved_trial, "gains", lambda bits, dtype, device: False)
     monkeypatch.setattr(cuda.CudaBackend, "device", property(lambda self: torch.device("cpu")))
     monkeypatch.setattr(cuda.CudaBackend, "clock", lambda self: HostClock())

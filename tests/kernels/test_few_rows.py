@@ -32,13 +32,13 @@ from spec_sdk_backends.cuda_graphs import GraphCapture
 from spec_sdk_backends.few_rows import (
     ROWS,
     FewRows,
-    FewRowsTile,
     gated_product_of_few_rows,
     product_of_few_rows,
     rotated_product_of_few_rows,
     summed_product_of_few_rows,
     takes_few_rows,
 )
+from spec_sdk_backends.few_rows_tiles import FewRowsTile
 from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_activation
 from spec_sdk_backends.triton_ops import TritonOps
 from tests.kernels.compile_fused_block import FEW
@@ -173,7 +173,7 @@ def test_a_gate_sums_the_parts(parts: int, device: torch.device) -> None:
 def test_a_decoder_of_products_of_few_rows(name: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt, a tree and what follows, with whole products and with divided ones."""
     tile = FewRowsTile(outputs=32, inputs=16, parts=parts, stages=2, warps=4, ahead=0)
-    monkeypatch.setattr(few_rows.FewRowsTile, "choose", lambda *sizes, **how: tile)
+    monkeypatch.setattr(FewRowsTile, "choose", lambda *sizes, **how: tile)
     check_passes(name)
 
 
@@ -269,8 +269,9 @@ def test_blocks_that_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     not overlap.
     """
     block, cpu, gpu = tiny_decoder("smollm").blocks[0], torch.device("cpu"), torch.device("cuda")
-    assert takes_few_rows(block, cpu) and not takes_few_rows(tiny_decoder("mixtral").blocks[0], cpu)
-    half = in_dtype(block, torch.bfloat16)
+    full, short = torch.float32, torch.bfloat16
+    assert takes_few_rows(block, cpu, full) and not takes_few_rows(tiny_decoder("mixtral").blocks[0], cpu, full)
+    half = in_dtype(block, short)
     facts = {"shared": 228 * 1024, "overlap": True, "inputs": 16}
 
     def given(**other: object) -> bool:
@@ -279,12 +280,12 @@ def test_blocks_that_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
         monkeypatch.setattr(few_rows, "overlapped", lambda device: {"OVERLAPPED": now["overlap"]})
         monkeypatch.setattr(few_rows, "LEAST_INPUTS", now["inputs"])
-        return takes_few_rows(half, gpu)
+        return takes_few_rows(half, gpu, short)
 
     assert given()
     assert not (given(shared=100 * 1024) or given(overlap=False) or given(inputs=2048))
-    assert given() and not takes_few_rows(block, gpu), "float32 is the library's"
-    assert not takes_few_rows(in_dtype(block, torch.float16), gpu), "and so is float16"
+    assert given() and not takes_few_rows(block, gpu, full), "float32 is the library's"
+    assert not takes_few_rows(in_dtype(block, torch.float16), gpu, torch.float16), "and so is float16"
 
 
 def in_dtype(block: BlockWeights, dtype: torch.dtype) -> BlockWeights:

@@ -91,7 +91,7 @@ def test_factors_that_are_products_are_rounded_once(kind: str, factors: tuple[in
     assert (off <= 2**-11 * size).all() and off.any()
     # codes are exact, whatever the scales
     steps = (expected - (0 if offset_OI is None else offset_OI)) / scale_OI
-    whole = matrix._codes().flatten(1)
+    whole = matrix.codes().flatten(1)
     assert ((steps - whole).abs()[scale_OI.abs() > 0.01] < 0.25).all()
 
 
@@ -119,7 +119,7 @@ def test_six_bits_are_the_nearest_of_their_steps() -> None:
     weight_OI = random(40, 64)
     matrix = quantize(weight_OI, 6)
     step_OI = matrix.scale_OG.float().abs().repeat_interleave(16, 1)
-    codes = matrix._codes().flatten(1)
+    codes = matrix.codes().flatten(1)
     off = (weight_OI - matrix.dequantized(torch.float32)).abs()
     # half a step, or a whole one above the largest code; and what float16 rounds of the scale, times the code
     most = torch.where(codes == 31, 1.0, 0.5) + 32 * 2**-11

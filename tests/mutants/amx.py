@@ -6,7 +6,7 @@ from spec_sdk.model.compiler import processor
 from tests.mutants.mutant import Mutant
 
 LIBRARY = "plugins/backends/spec_sdk_backends/native/library.py"
-MEASURED = "plugins/backends/spec_sdk_backends/native/measured_once.py"
+MEASURED = "plugins/backends/spec_sdk_backends/native/kept_figures.py"
 OF_AMX = "tests/native/test_amx.py"
 
 AMX: tuple[Mutant, ...] = (

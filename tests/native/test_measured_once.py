@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_sdk_backends.native import measured_once as module
-from spec_sdk_backends.native.measured_once import measured_once
+from spec_sdk_backends import measured_once as module
+from spec_sdk_backends.measured_once import measured_once
 
 
 def test_a_figure_may_be_measured_within_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

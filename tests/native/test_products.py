@@ -17,8 +17,9 @@ from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.quantized import BITS, QuantizedMatrix, middle_of
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
+from spec_sdk_backends import measured_once
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
-from spec_sdk_backends.native import crossover, decoder, huge_pages, measured_once, ops, products, whole_pass
+from spec_sdk_backends.native import crossover, decoder, huge_pages, ops, products, whole_pass
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.ops import NativeOps
@@ -100,7 +101,7 @@ def test_quantized(shape: tuple[int, int], bits: int, offsets: bool, dtype: torc
     projection = NativeQuantizedProjection(matrix, bias_O)
     x_NI = random(max(ROWS), shape[1]).to(dtype)
     alone = torch.cat([multiply(projection.matrix, row[None]) for row in x_NI])
-    exact_OSK = matrix._codes().view(*matrix.scale_OG.shape, -1).double() * matrix.scale_OG.double()[..., None]
+    exact_OSK = matrix.codes().view(*matrix.scale_OG.shape, -1).double() * matrix.scale_OG.double()[..., None]
     if matrix.offset_OG is not None:
         exact_OSK += matrix.offset_OG.double()[..., None]
     weight_OI = exact_OSK.view(shape)

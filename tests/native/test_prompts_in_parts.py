@@ -12,8 +12,9 @@ import torch
 
 from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk_backends import measured_once
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
-from spec_sdk_backends.native import measured_once, prompts_in_parts
+from spec_sdk_backends.native import prompts_in_parts
 from spec_sdk_backends.native.decoder import NativeDecoder
 from spec_sdk_backends.native.prompts_in_parts import measure, parts_are_as_fast
 from tests.support.tiny_decoder import ModelTensors

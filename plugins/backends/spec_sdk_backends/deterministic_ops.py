@@ -40,6 +40,10 @@ class DeterministicOps(TritonOps):
     def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
         return FixedTileQuantizedProjection(matrix, bias_O)
 
+    def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
+        # a tile of rows reads them again
+        return False
+
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN
     ) -> torch.Tensor:

@@ -26,7 +26,9 @@ from spec_sdk_backends.few_rows_kernel import (
     rotated_few_rows_kernel,
     summed_few_rows_kernel,
 )
-from spec_sdk_backends.matrix_vector import takes_one_row
+from spec_sdk_backends.few_rows_tiles import FewRowsTile
+from spec_sdk_backends.interleaved_weights import InterleavedWeights
+from spec_sdk_backends.matrix_vector import is_dense
 
 ROWS = range(2, 65)
 """Of more the library's blocks are larger (H200, two models)."""
@@ -36,57 +38,32 @@ LEAST_SHARED = 200 * 1024
 """Bytes of shared memory of a multiprocessor: five stages take 160 KiB."""
 
 
-@dataclass(frozen=True)
-class FewRowsTile:
-    """Outputs and inputs of a block, parts of the inputs, stages of the pipeline, and warps of a program; ``ahead``
-    inputs of each output are asked for before a program waits for the launch before.
-    """
-
-    outputs: int
-    inputs: int
-    parts: int
-    stages: int
-    warps: int
-    ahead: int
-
-    @staticmethod
-    def choose(inputs: int, outputs: int, rows: int, device: torch.device, whole: bool = False) -> FewRowsTile:
-        """What was fastest on an H200, or nearly, for the products of two models (benchmarks/gpu/few_rows.py): one
-        program for each multiprocessor, with a deep pipeline, or several where there are more blocks of outputs.
-
-        ``whole``: inputs should not be divided, for what the kernel does with the sum. Blocks of so few outputs as give
-        every multiprocessor something are then faster, as long as few rows are read again for each.
-        """
-        blocks, steps = triton.cdiv(outputs, 64), triton.cdiv(inputs, 128)
-        at_once = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else blocks
-        if whole and rows <= 16 and blocks < at_once:
-            return FewRowsTile(16, 256, 1, 5, 1, 512)
-        parts = max((parts for parts in (1, 2, 4, 8) if parts * blocks <= at_once and 4 * parts <= steps), default=1)
-        if parts * blocks <= at_once:
-            return FewRowsTile(64, 128, parts, 5, 4, 512 if rows > 32 else 256)
-        return FewRowsTile(64, 128, parts, 4 if rows <= 16 else 5 if rows <= 32 else 3, 4, 256)
-
-    def rows_of_block(self, rows: int) -> int:
-        """Of which so many are real: tensor cores take 16, and with 64 outputs are not slower with 32."""
-        padded: int = triton.next_power_of_2(rows)
-        return max(16 if self.outputs < 64 else 32, padded)
+def in_bits(projection: Projection) -> InterleavedWeights | None:
+    """The weights of one that the kernels multiply with in few bits."""
+    weights = projection.quantized
+    return weights if isinstance(weights, InterleavedWeights) else None
 
 
-def takes_few_rows(block: BlockWeights, device: torch.device) -> bool:
-    """Whether all of a block's linear layers are products that the kernels make, and gain by it: large ones in
-    bfloat16, where launches overlap. Off the GPU, where kernels are interpreted, all are made.
+def takes_few_rows(block: BlockWeights, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether all of a block's linear layers are products that the kernels make, and gain by it, of rows of ``dtype``:
+    in bfloat16, with weights in few bits, or with large ones where launches overlap. Off the GPU, where kernels are
+    interpreted, all are made.
 
     Not in float16: rows before the scale of their norm may be beyond its range.
     """
-    if not takes_one_row(block):
+    if not isinstance(block.mlp, GatedMLP):
+        return False
+    projections = (block.qkv, block.output, *block.mlp.projections)
+    dense = [one for one in projections if in_bits(one) is None]
+    if not all(map(is_dense, dense)):
         return False
     if device.type != "cuda":
         return True
-    assert isinstance(block.mlp, GatedMLP)
-    projections = (block.qkv, block.output, *block.mlp.projections)
-    large = all(one.inputs >= LEAST_INPUTS and one.weight_OI.dtype == torch.bfloat16 for one in projections)
+    if dtype != torch.bfloat16:
+        return False
+    large = all(one.inputs >= LEAST_INPUTS and one.weight_OI.dtype == dtype for one in dense)
     shared = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
-    return large and shared >= LEAST_SHARED and bool(overlapped(device)["OVERLAPPED"])
+    return not dense or large and shared >= LEAST_SHARED and bool(overlapped(device)["OVERLAPPED"])
 
 
 @dataclass(frozen=True)
@@ -102,9 +79,9 @@ class FewRows:
 
 def product_of_few_rows(rows: FewRows, projection: Projection, tile: FewRowsTile | None = None) -> torch.Tensor:
     """Parts [S, B, N, O] whose sum is the projection: in float32, a single one in x's dtype."""
-    weight_OI, x_BNI = projection.weight_OI, rows.x_BNI
-    (outputs, inputs), (B, N) = weight_OI.shape, x_BNI.shape[:2]
-    tile = tile or FewRowsTile.choose(inputs, outputs, B * N, x_BNI.device)
+    outputs, inputs, x_BNI = projection.outputs, projection.inputs, rows.x_BNI
+    B, N = x_BNI.shape[:2]
+    tile = tile or tile_of(rows, projection)
     dtype = x_BNI.dtype if tile.parts == 1 else torch.float32
     part_SBNO = torch.empty((tile.parts, B, N, outputs), dtype=dtype, device=x_BNI.device)
     few_rows_kernel[(triton.cdiv(outputs, tile.outputs), tile.parts)](
@@ -127,8 +104,8 @@ def gated_product_of_few_rows(
     """[B, N, O]: activation(gate) * up of the projection, whose first O outputs are the gate; None where its inputs are
     divided. ``activation``: silu or gelu_tanh.
     """
-    (outputs, inputs), (B, N) = projection.weight_OI.shape, rows.x_BNI.shape[:2]
-    tile = tile or FewRowsTile.choose(inputs, outputs, B * N, rows.x_BNI.device)
+    outputs, inputs, (B, N) = projection.outputs, projection.inputs, rows.x_BNI.shape[:2]
+    tile = tile or tile_of(rows, projection)
     if tile.parts > 1:
         return None
     out_BNO = rows.x_BNI.new_empty((B, N, outputs // 2))
@@ -158,11 +135,11 @@ def rotated_product_of_few_rows(
     rows go into the cache. ``rotation``: cosines and sines [P, D] of all positions; ``stored``: K and V [S, G, C, D] of
     the cache, with the inputs that say at which slots and columns.
     """
-    (outputs, inputs), (B, N) = projection.weight_OI.shape, rows.x_BNI.shape[:2]
+    outputs, inputs, (B, N) = projection.outputs, projection.inputs, rows.x_BNI.shape[:2]
     k_SGCD, v_SGCD, of_pass = stored
     G, D = k_SGCD.shape[1], k_SGCD.shape[3]
     H = outputs // D - 2 * G
-    tile = tile or FewRowsTile.choose(inputs, outputs, B * N, rows.x_BNI.device, whole=True)
+    tile = tile or tile_of(rows, projection, whole=True)
     if tile.parts > 1:
         return None
     q_BNHD = rows.x_BNI.new_empty((B, N, H, D))
@@ -205,19 +182,21 @@ def summed_product_of_few_rows(
     ``arrived``: int32 zeros, as many as there are blocks of outputs or more, that no other stream uses; they are left
     zero.
     """
-    (outputs, inputs), (B, N) = projection.weight_OI.shape, x_BNI.shape[:2]
-    tile = tile or FewRowsTile.choose(inputs, outputs, B * N, x_BNI.device)
+    outputs, inputs, (B, N), rows = projection.outputs, projection.inputs, x_BNI.shape[:2], FewRows(x_BNI)
+    tile = tile or tile_of(rows, projection)
     blocks = triton.cdiv(outputs, tile.outputs)
     part_SKO = torch.empty((tile.parts, B * N, outputs), dtype=torch.float32, device=x_BNI.device)
     square_QK = torch.empty((blocks, B * N), dtype=torch.float32, device=x_BNI.device)
     out_BNO = h_BNO.new_empty(h_BNO.shape)
     # tensors that are not read stand for those that there are none of
     scaled_BNO = out_BNO if gain_O is None else torch.empty_like(out_BNO)
-    rows, weight_OI = FewRows(x_BNI), projection.weight_OI
+    x_BNI, matrix, bias, _ = operands(rows, projection)
     summed_few_rows_kernel[(blocks, tile.parts)](
-        *operands(rows, projection)[:3],
+        x_BNI,
+        matrix,
+        bias,
         h_BNO.contiguous(),
-        weight_OI if gain_O is None else gain_O,
+        matrix if gain_O is None else gain_O,
         part_SKO,
         arrived,
         out_BNO,
@@ -235,9 +214,10 @@ def summed_product_of_few_rows(
 
 def operands(rows: FewRows, projection: Projection) -> tuple[torch.Tensor, ...]:
     """Rows, matrix, bias and squares; the matrix stands for what there is none of."""
-    weight_OI = projection.weight_OI
-    bias = weight_OI if projection.bias_O is None else projection.bias_O
-    return rows.x_BNI.contiguous(), weight_OI, bias, weight_OI if rows.square_QK is None else rows.square_QK
+    weights = in_bits(projection)
+    matrix = projection.weight_OI if weights is None else weights.word
+    bias = matrix if projection.bias_O is None else projection.bias_O
+    return rows.x_BNI.contiguous(), matrix, bias, matrix if rows.square_QK is None else rows.square_QK
 
 
 def of_norm(rows: FewRows) -> dict[str, int]:
@@ -246,9 +226,20 @@ def of_norm(rows: FewRows) -> dict[str, int]:
     return {"SQUARES": squares, "BLOCK_Q": triton.next_power_of_2(max(1, squares))}
 
 
+def tile_of(rows: FewRows, projection: Projection, whole: bool = False) -> FewRowsTile:
+    """The tile that suits the product."""
+    outputs, inputs, weights, (B, N) = projection.outputs, projection.inputs, in_bits(projection), rows.x_BNI.shape[:2]
+    if weights is None:
+        return FewRowsTile.choose(inputs, outputs, B * N, rows.x_BNI.device, whole)
+    device, form = rows.x_BNI.device, weights.form
+    return FewRowsTile.choose(inputs, outputs, B * N, device, whole, form, weights.offsets)
+
+
 def options(rows: FewRows, projection: Projection, tile: FewRowsTile) -> dict[str, Any]:
     """What every such kernel is launched with."""
+    weights = in_bits(projection)
     return {
+        **({"BITS": 0, "OFFSETS": False} if weights is None else weights.constants()),
         "BIASED": projection.bias_O is not None,
         "BLOCK_K": tile.rows_of_block(rows.x_BNI.shape[0] * rows.x_BNI.shape[1]),
         "BLOCK_O": tile.outputs,

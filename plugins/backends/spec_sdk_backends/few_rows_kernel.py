@@ -34,6 +34,7 @@ import triton.language as tl  # type: ignore[import-untyped]
 
 from spec_sdk_backends.dependent_launches import wait_for_the_launch_before
 from spec_sdk_backends.fused_block_kernels import gated
+from spec_sdk_backends.interleaved_kernels import parts_of, weights_of_place
 
 
 @triton.jit
@@ -66,11 +67,45 @@ def _product_of_block(
     BLOCK_I: tl.constexpr,
     AHEAD: tl.constexpr,
     STAGES: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    BITS: tl.constexpr,
+    OFFSETS: tl.constexpr,
 ):
-    """The sum [O, K] over ``part`` of the inputs, of rows ``row_O`` of W [O, I] and all of x [K, I], in float32.
+    """The sum [O, K] over ``part`` of the inputs, of rows ``row_O`` of W [OUTPUTS, I] and all of x [K, I], in float32.
 
     EVEN: no row of the block is missing. OVERLAPPED: AHEAD inputs of each row are asked for, then it waits.
     """
+    if BITS > 0:
+        return _product_of_block_in_bits(
+            x_ptr, weight_ptr, row_O, real_O, rows, part,
+            INPUTS, PARTS, EVEN, OVERLAPPED, BLOCK_K, BLOCK_O, BLOCK_I, AHEAD, STAGES, OUTPUTS, BITS, OFFSETS,
+        )  # fmt: skip
+    else:
+        return _dense_product_of_block(
+            x_ptr, weight_ptr, row_O, real_O, rows, part,
+            INPUTS, PARTS, EVEN, OVERLAPPED, BLOCK_K, BLOCK_O, BLOCK_I, AHEAD, STAGES,
+        )  # fmt: skip
+
+
+@triton.jit
+def _dense_product_of_block(
+    x_ptr,
+    weight_ptr,
+    row_O,
+    real_O,
+    rows,
+    part,
+    INPUTS: tl.constexpr,
+    PARTS: tl.constexpr,
+    EVEN: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    AHEAD: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """The same for weights in rows."""
     STEPS: tl.constexpr = (INPUTS + BLOCK_I * PARTS - 1) // (BLOCK_I * PARTS)
     WHOLE: tl.constexpr = EVEN and INPUTS % (BLOCK_I * PARTS) == 0
     i_I = part * (STEPS * BLOCK_I) + tl.arange(0, BLOCK_I)
@@ -96,6 +131,85 @@ def _product_of_block(
             w_OI = tl.load(row_ptr_O[:, None] + at_I[None, :], mask=real_OI, other=0.0, eviction_policy="evict_first")
             x_KI = tl.load(x_ptr + k_K[:, None] * INPUTS + at_I[None, :], mask=real_KI, other=0.0)
         sum_OK = tl.dot(w_OI, tl.trans(x_KI), sum_OK, input_precision="ieee")
+    return sum_OK
+
+
+@triton.jit
+def _product_of_block_in_bits(
+    x_ptr,
+    word_ptr,
+    row_O,
+    real_O,
+    rows,
+    part,
+    INPUTS: tl.constexpr,
+    PARTS: tl.constexpr,
+    EVEN: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    AHEAD: tl.constexpr,
+    STAGES: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    BITS: tl.constexpr,
+    OFFSETS: tl.constexpr,
+):
+    """The same for weights in BITS, as :mod:`spec_sdk_backends.interleaved_kernels` reads them; BLOCK_I inputs, whole
+    blocks of theirs, a step.
+    """
+    PLACES: tl.constexpr = 4 if BITS == 8 else 8
+    WORDS: tl.constexpr = 16 if BITS == 6 else 32
+    BLOCKS: tl.constexpr = (INPUTS + PLACES * WORDS - 1) // (PLACES * WORDS)
+    AT_ONCE: tl.constexpr = BLOCK_I // (PLACES * WORDS)
+    STEPS: tl.constexpr = (BLOCKS + AT_ONCE * PARTS - 1) // (AT_ONCE * PARTS)
+    WHOLE: tl.constexpr = BLOCKS % (AT_ONCE * PARTS) == 0
+    FULL: tl.constexpr = INPUTS % (PLACES * WORDS) == 0
+    w_W = tl.arange(0, WORDS)
+    k_K = tl.arange(0, BLOCK_K)
+    real_K = k_K < rows
+    if not EVEN:
+        # what is computed of another row is not stored
+        row_O = tl.where(real_O, row_O, 0)
+    word_at_O = row_O.to(tl.int64) * (BLOCKS * WORDS)
+    upper_ptr, factor_ptr = parts_of(word_ptr, INPUTS, OUTPUTS, BITS)
+    if OVERLAPPED and AHEAD > 0:
+        # a line is of 128 bytes
+        LINES: tl.constexpr = AHEAD * (8 if BITS == 8 else 4) // 1024
+        first_A = part * (STEPS * AT_ONCE * WORDS) + tl.arange(0, LINES) * 32
+        _to_cache(word_ptr + word_at_O[:, None] + tl.minimum(first_A, BLOCKS * WORDS - 1)[None, :])
+    wait_for_the_launch_before(OVERLAPPED)
+    sum_OK = tl.zeros([BLOCK_O, BLOCK_K], tl.float32)
+    for step in tl.range(0, STEPS, num_stages=STAGES):
+        for one in tl.static_range(AT_ONCE):
+            block = (part * STEPS + step) * AT_ONCE + one
+            at_W = block * WORDS + w_W
+            at_OW = word_at_O[:, None] + at_W[None, :]
+            there_W = at_W < BLOCKS * WORDS
+            there_O = tl.where(block < BLOCKS, row_O, OUTPUTS) < OUTPUTS
+            if WHOLE:
+                word_OW = tl.load(word_ptr + at_OW, eviction_policy="evict_first")
+            else:
+                word_OW = tl.load(word_ptr + at_OW, mask=there_W[None, :], other=0, eviction_policy="evict_first")
+            upper_OW = word_OW
+            if BITS == 5 or BITS == 6:
+                if WHOLE:
+                    upper_OW = tl.load(upper_ptr + at_OW, eviction_policy="evict_first").to(tl.int32)
+                else:
+                    upper_OW = tl.load(upper_ptr + at_OW, mask=there_W[None, :], other=0, eviction_policy="evict_first")
+                    upper_OW = upper_OW.to(tl.int32)
+            for place in tl.static_range(PLACES):
+                i_W = (block * PLACES + place) * WORDS + w_W
+                x_KW_ptr = x_ptr + k_K[:, None] * INPUTS + i_W[None, :]
+                if WHOLE and FULL:
+                    x_KW = tl.load(x_KW_ptr, mask=real_K[:, None], other=0.0)
+                else:
+                    x_KW = tl.load(x_KW_ptr, mask=real_K[:, None] & (i_W < INPUTS)[None, :], other=0.0)
+                w_OW = weights_of_place(
+                    word_OW, upper_OW, factor_ptr, row_O, there_O, block, place, OUTPUTS, BITS, OFFSETS, WHOLE
+                )
+                w_OW = w_OW.to(x_ptr.dtype.element_ty)
+                sum_OK = tl.dot(w_OW, tl.trans(x_KW), sum_OK, input_precision="ieee")
     return sum_OK
 
 
@@ -138,6 +252,8 @@ def few_rows_kernel(
     BLOCK_Q: tl.constexpr,
     AHEAD: tl.constexpr,
     STAGES: tl.constexpr,
+    BITS: tl.constexpr,
+    OFFSETS: tl.constexpr,
 ):
     """Outputs ``program_id(0)`` and part ``program_id(1)`` of the inputs: part [S, K, O] = x Wᵀ of x [K, I] and W
     [O, I], K at most BLOCK_K; the sum over S is the product. In float32, and rounded if ``part`` is of fewer bits.
@@ -152,6 +268,7 @@ def few_rows_kernel(
     sum_OK = _product_of_block(
         x_ptr, weight_ptr, o_O, real_O, rows, part,
         INPUTS, PARTS, OUTPUTS % BLOCK_O == 0, OVERLAPPED, BLOCK_K, BLOCK_O, BLOCK_I, AHEAD, STAGES,
+        OUTPUTS, BITS, OFFSETS,
     )  # fmt: skip
     sum_OK = _normed(sum_OK, square_ptr, rows, epsilon, INPUTS, SQUARES, BLOCK_K, BLOCK_Q)
     if BIASED:
@@ -186,6 +303,8 @@ def summed_few_rows_kernel(
     BLOCK_I: tl.constexpr,
     AHEAD: tl.constexpr,
     STAGES: tl.constexpr,
+    BITS: tl.constexpr,
+    OFFSETS: tl.constexpr,
 ):
     """Outputs ``program_id(0)`` and part ``program_id(1)`` of the inputs: out [K, O] = h + x Wᵀ, of h [K, O], x [K, I]
     and W [O, I]. The last of a block's programs sums their ``part`` [PARTS, K, O], in one order; ``arrived`` [blocks]
@@ -201,6 +320,7 @@ def summed_few_rows_kernel(
     sum_OK = _product_of_block(
         x_ptr, weight_ptr, o_O, real_O, rows, part,
         INPUTS, PARTS, OUTPUTS % BLOCK_O == 0, OVERLAPPED, BLOCK_K, BLOCK_O, BLOCK_I, AHEAD, STAGES,
+        OUTPUTS, BITS, OFFSETS,
     )  # fmt: skip
     k_K = tl.arange(0, BLOCK_K)
     real_OK = real_O[:, None] & (k_K < rows)[None, :]
@@ -257,6 +377,8 @@ def _pairs(
     BLOCK_Q: tl.constexpr,
     AHEAD: tl.constexpr,
     STAGES: tl.constexpr,
+    BITS: tl.constexpr,
+    OFFSETS: tl.constexpr,
 ):
     """Of pairs of outputs that belong together, BLOCK_O // 2 numbers p [P], and both products [P, K], bias included.
 
@@ -270,6 +392,7 @@ def _pairs(
     sum_OK = _product_of_block(
         x_ptr, weight_ptr, row_O, real_O, rows, 0,
         INPUTS, 1, PAIRS % (BLOCK_O // 2) == 0, OVERLAPPED, BLOCK_K, BLOCK_O, BLOCK_I, AHEAD, STAGES,
+        2 * PAIRS, BITS, OFFSETS,
     )  # fmt: skip
     sum_OK = _normed(sum_OK, square_ptr, rows, epsilon, INPUTS, SQUARES, BLOCK_K, BLOCK_Q)
     if BIASED:
@@ -301,6 +424,8 @@ def gated_few_rows_kernel(
     BLOCK_Q: tl.constexpr,
     AHEAD: tl.constexpr,
     STAGES: tl.constexpr,
+    BITS: tl.constexpr,
+    OFFSETS: tl.constexpr,
 ):
     """Outputs ``program_id(0)``, half of BLOCK_O: out [K, O] = activation(gate) * up, of x Wᵀ with x [K, I] and W
     [2O, I], the gate's rows first; O is WIDTH. SiLU, or GELU by its tanh form. The rest as :func:`few_rows_kernel`'s.
@@ -308,6 +433,7 @@ def gated_few_rows_kernel(
     o_O, gate_OK, up_OK = _pairs(
         x_ptr, weight_ptr, bias_ptr, square_ptr, rows, epsilon,
         INPUTS, WIDTH, WIDTH, SQUARES, BIASED, OVERLAPPED, BLOCK_K, BLOCK_O, BLOCK_I, BLOCK_Q, AHEAD, STAGES,
+        BITS, OFFSETS,
     )  # fmt: skip
     k_K = tl.arange(0, BLOCK_K)
     out_OK = out_ptr + k_K.to(tl.int64)[None, :] * WIDTH + o_O[:, None]
@@ -356,6 +482,8 @@ def rotated_few_rows_kernel(
     BLOCK_Q: tl.constexpr,
     AHEAD: tl.constexpr,
     STAGES: tl.constexpr,
+    BITS: tl.constexpr,
+    OFFSETS: tl.constexpr,
 ):
     """Elements ``program_id(0)``, half of BLOCK_O, of the lower halves of heads, and those of the upper halves: x Wᵀ of
     x [K, I] and W [(H + 2G)·D, I], rotated and stored as by
@@ -366,7 +494,7 @@ def rotated_few_rows_kernel(
     p_P, low_PK, high_PK = _pairs(
         x_ptr, weight_ptr, bias_ptr, square_ptr, rows, epsilon,
         INPUTS, (H + 2 * G) * HALF, HALF, SQUARES, BIASED, OVERLAPPED, BLOCK_K, BLOCK_O, BLOCK_I, BLOCK_Q,
-        AHEAD, STAGES,
+        AHEAD, STAGES, BITS, OFFSETS,
     )  # fmt: skip
     head_P = p_P // HALF
     d_P = p_P % HALF

@@ -99,7 +99,7 @@ class FusedDecoder(RestagedDecoder):
                 h_BNM = self._block_of_one_row(layer, h_BNM, work)
                 work.record(layer + 1, h_BNM)
             return h_BNM
-        if h_BNM[..., 0].numel() in self.few_rows and self.takes_few_rows:
+        if self.multiplies_few(h_BNM[..., 0].numel()):
             return self._blocks_of_few_rows(h_BNM, work, first, end)
         # what the sub-layer before has still to add
         added_BNM: torch.Tensor | None = None
@@ -126,7 +126,11 @@ class FusedDecoder(RestagedDecoder):
     @cached_property
     def takes_few_rows(self) -> bool:
         """The same of :mod:`spec_sdk_backends.few_rows`."""
-        return all(takes_few_rows(block, self.device) for block in self.blocks)
+        return all(takes_few_rows(block, self.device, self.dtype) for block in self.blocks)
+
+    def multiplies_few(self, rows: int) -> bool:
+        """Whether a pass of so many rows uses them: one, too, of which the products of one row are not made."""
+        return (rows == 1 or rows in self.few_rows) and self.takes_few_rows
 
     def _block_of_one_row(self, layer: int, h_11M: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         """The block's output, with norms, gate and residuals in the products."""

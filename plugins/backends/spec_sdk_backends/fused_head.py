@@ -38,7 +38,7 @@ class FusedHeadBlock:
         x_BNI = self._head.attention_input(0, h_BNM, work)
         if h_BNM.shape[:2] == (1, 1) and self._stages.takes_one_row:
             h_BNM = self._of_one_row(x_BNI, h_BNM, work)
-        elif h_BNM[..., 0].numel() in self._stages.few_rows and self._stages.takes_few_rows:
+        elif self._stages.multiplies_few(h_BNM[..., 0].numel()):
             q_BNHD = self._stages.rotated_few(0, FewRows(x_BNI), work)
             h_BNM, _ = self._stages.rest_of_few_rows(0, self._stages.attend(0, q_BNHD, work), h_BNM, None)
         else:

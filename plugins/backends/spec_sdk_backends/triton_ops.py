@@ -1,5 +1,5 @@
-"""The operations of the CUDA backend: the reference ones, with attention, choices of tokens and the rule
-``multi_step`` in Triton.
+"""The operations of the CUDA backend: the reference ones, with attention, products with weights in few bits, choices of
+tokens and the rule ``multi_step`` in Triton.
 
 Legend: B batch or requests, N queries, H query heads, G KV heads, D head dim, S keys or cache slots, C capacity of a
 slot, g layers of a group, X = g*B.
@@ -30,14 +30,18 @@ from spec_sdk.ops import (
 )
 from spec_sdk.ops.attention_mask import AttentionMask
 from spec_sdk.ops.draws import Drawing
+from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.rows import Shaping
 from spec_sdk.ops.vocabulary_row import SomeLogits
-from spec_sdk_backends import kept_tokens, top_tokens
+from spec_sdk_backends import interleaved_trial, kept_tokens, top_tokens
 from spec_sdk_backends.fused_decoder import MOST_DIMS, add_rms_norm
 from spec_sdk_backends.fused_head import fused_head_block
 from spec_sdk_backends.fused_multi_step import multi_step
 from spec_sdk_backends.greedy_choice import greedy_choices
+from spec_sdk_backends.interleaved_products import InterleavedProjection
+from spec_sdk_backends.interleaved_weights import InterleavedWeights
 from spec_sdk_backends.row_drawing import RowDrawing
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.tree_attention import (
@@ -53,9 +57,9 @@ from spec_sdk_backends.verdicts_in_pass import TablesInUse
 
 
 class TritonOps(Ops):
-    """Attention by interval mask, without a dense one; ``multi_step`` from logits, without a row of probabilities; the
-    most probable tokens of a row, those that filters keep and those that are drawn, and greedy choices of passes that
-    make their verdicts.
+    """Attention by interval mask, without a dense one; products with weights in few bits; ``multi_step`` from logits,
+    without a row of probabilities; the most probable tokens of a row, those that filters keep and those that are drawn,
+    and greedy choices of passes that make their verdicts.
 
     Everything else as the reference does it. ``shares_lists``: whether a pass's layers share one list of the key blocks
     that are visible; if not, every program looks for itself, as benchmarks compare. ``decides_in_pass``: whether
@@ -80,6 +84,13 @@ class TritonOps(Ops):
         # triton launches on the current device, whatever the tensors say; torch sets none that is current already
         if self._device is not None:
             torch.cuda.set_device(self._device)
+
+    def quantized_projection(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> Projection:
+        return InterleavedProjection(InterleavedWeights.of(matrix), bias_O)
+
+    def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
+        """Tried once on the ``device``, if there is one."""
+        return self._device is not None and interleaved_trial.gains(bits, dtype, self._device)
 
     def accept(self, rule: str | Rule, scored: Sequence[ScoredTree]) -> list[PendingDecision]:
         """``multi_step`` in two launches for all trees of the same sampling, where the sampler's rows can be made

@@ -19,8 +19,9 @@ import torch.nn.functional as F
 
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.quantizing import quantize
+from spec_sdk_backends.measured_once import measured_once
+from spec_sdk_backends.native.kept_figures import place_of
 from spec_sdk_backends.native.library import library, multiply_to
-from spec_sdk_backends.native.measured_once import measured_once, place_of
 from spec_sdk_backends.native.panels import from_panels, to_panels
 from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import Matrix

@@ -14,9 +14,10 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.quantized_linear import QuantizedProjection
+from spec_sdk_backends.measured_once import measured_once
 from spec_sdk_backends.native.crossover import MARGIN
 from spec_sdk_backends.native.decoder import NativeDecoder
-from spec_sdk_backends.native.measured_once import measured_once, place_of
+from spec_sdk_backends.native.kept_figures import place_of
 
 ROWS = 512
 """Of the prompt that is timed."""

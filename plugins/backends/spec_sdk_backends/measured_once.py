@@ -9,20 +9,17 @@ import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-import torch
-
 from spec_sdk.files import write_json
 from spec_sdk.model.source_cache import cache_root, one_process
-from spec_sdk_backends.native.library import LOCK_FILE, library, uses_amx
+from spec_sdk_backends.native.library import LOCK_FILE
 
 LONGEST_S = 120.0
 """How long another process is waited for that measures."""
 
 
-def place_of(what: str, facts: str) -> Path:
-    """Where the figure called ``what`` is kept that hangs on ``facts``, and on the kernels, torch and its threads."""
-    facts = f"{Path(library()._name).name} {uses_amx()} {torch.__version__} {torch.get_num_threads()} {facts}"
-    return cache_root() / "native" / f"{what}-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.json"
+def place_of(kind: str, what: str, facts: str) -> Path:
+    """Where the figure called ``what`` is kept that hangs on ``facts``, among others of its kind."""
+    return cache_root() / kind / f"{what}-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.json"
 
 
 def measured_once(path: Path, known: Collection[int], measure: Callable[[], int], telling: str = "") -> int:
