@@ -63,7 +63,7 @@ class CudaConfig:
         "auto",
         "with compile, when the verdicts on sampled trees are launched",
         choices={
-            "inside": "in the pass's graph: their tables are made before it",
+            "inside": "in the pass's graph: their tables are made before it; of trees drafted in one launch after it",
             "after": "after it: their tables are made while it runs",
             "auto": "after, which took less time on an H200; greedy ones need no tables, and are always inside",
         },

@@ -169,7 +169,7 @@ def _product_of_block_in_bits(
     k_K = tl.arange(0, BLOCK_K)
     real_K = k_K < rows
     if not EVEN:
-        # what is computed of another row is not stored
+        # another row's codes, whose factors are 0
         row_O = tl.where(real_O, row_O, 0)
     word_at_O = row_O.to(tl.int64) * (BLOCKS * WORDS)
     upper_ptr, factor_ptr = parts_of(word_ptr, INPUTS, OUTPUTS, BITS)
@@ -186,7 +186,7 @@ def _product_of_block_in_bits(
             at_W = block * WORDS + w_W
             at_OW = word_at_O[:, None] + at_W[None, :]
             there_W = at_W < BLOCKS * WORDS
-            there_O = tl.where(block < BLOCKS, row_O, OUTPUTS) < OUTPUTS
+            there_O = real_O & (tl.where(block < BLOCKS, row_O, OUTPUTS) < OUTPUTS)
             if WHOLE:
                 word_OW = tl.load(word_ptr + at_OW, eviction_policy="evict_first")
             else:
@@ -206,7 +206,7 @@ def _product_of_block_in_bits(
                 else:
                     x_KW = tl.load(x_KW_ptr, mask=real_K[:, None] & (i_W < INPUTS)[None, :], other=0.0)
                 w_OW = weights_of_place(
-                    word_OW, upper_OW, factor_ptr, row_O, there_O, block, place, OUTPUTS, BITS, OFFSETS, WHOLE
+                    word_OW, upper_OW, factor_ptr, row_O, there_O, block, place, OUTPUTS, BITS, OFFSETS, WHOLE and EVEN
                 )
                 w_OW = w_OW.to(x_ptr.dtype.element_ty)
                 sum_OK = tl.dot(w_OW, tl.trans(x_KW), sum_OK, input_precision="ieee")

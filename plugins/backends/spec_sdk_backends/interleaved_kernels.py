@@ -68,8 +68,8 @@ def weights_of_place(
     word_OW, upper_OW, factor_ptr, row_O, there_O, block,
     PLACE: tl.constexpr, OUTPUTS: tl.constexpr, BITS: tl.constexpr, OFFSETS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """The weights [O, W] of a group of each row, in float32; 0 where the block is not ``there``, unless WHOLE: then
-    it is.
+    """The weights [O, W] of a group of each row, in float32; 0 where a row, or its block, is not ``there``, unless
+    WHOLE: then all are.
     """
     # such that of eight places three need no shift but that of another, and what is left of a fraction of 23 bits holds
     # 2^r * scale exactly
@@ -112,7 +112,7 @@ def expand_kernel(
     OFFSETS: tl.constexpr,
 ):
     """Block ``program_id(1)`` of row ``program_id(0)`` of out [R, INPUTS]: that row behind ``first`` of the matrix, or,
-    CHOSEN, row [R] of it. In float32, and rounded once.
+    CHOSEN, row [R] of it, NaN where there is none such. In float32, and rounded once.
     """
     PLACES: tl.constexpr = 4 if BITS == 8 else 8
     WORDS: tl.constexpr = 16 if BITS == 6 else 32
@@ -121,8 +121,11 @@ def expand_kernel(
     at = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     row = at + first
+    none = 0.0
     if CHOSEN:
         row = tl.load(row_ptr + at).to(tl.int64)
+        none = tl.where((row >= 0) & (row < OUTPUTS), 0.0, float("nan"))
+        row = tl.minimum(tl.maximum(row, 0), OUTPUTS - 1)
     upper_ptr, factor_ptr = parts_of(word_ptr, INPUTS, OUTPUTS, BITS)
     w_W = tl.arange(0, WORDS)
     at_W = (row * BLOCKS + block) * WORDS + w_W
@@ -133,6 +136,6 @@ def expand_kernel(
     for place in tl.static_range(PLACES):
         scale, offset = _factors(factor_ptr, row, True, block, place, OUTPUTS, BITS, OFFSETS, True)
         code_W = _code(word_W, upper_W, 0, place, BITS) - MIDDLE
-        value_W = code_W.to(tl.float32) * scale + offset
+        value_W = code_W.to(tl.float32) * scale + offset + none
         i_W = (block * PLACES + place) * WORDS + w_W
         tl.store(out_ptr + at * INPUTS + i_W, value_W.to(out_ptr.dtype.element_ty), mask=i_W < INPUTS)

@@ -127,6 +127,7 @@ class InterleavedWeights(QuantizedWeights):
         return self.word.nbytes
 
     def dequantized(self, dtype: torch.dtype, rows: slice | torch.Tensor | None = None) -> torch.Tensor:
+        """As everywhere, but that a row that there is not is NaN: to raise, the host would have to wait for the GPU."""
         outputs, inputs = self.shape
         if isinstance(rows, torch.Tensor):
             first, count, row_R = 0, len(rows), rows.to(self.device)
