@@ -1,12 +1,12 @@
 """Compiles a kernel for an NVIDIA architecture without a GPU, and looks at the machine code.
 
 One line per kernel goes to stdout: ``case name code=… shared=… registers=… stack=… local=… overlaps=… full_waits=…
-mmas=… wgmmas=… fmas=… layout=…``.
+mmas=… wgmmas=… fmas=… loop=… layout=…``.
 ``overlaps``: places that wait for some of the asynchronous copies while others go on; ``full_waits``: places that wait
 for all of them, the ends of loops among them; ``local``: loads and stores of local memory, where registers are spilled;
 ``mmas``, ``wgmmas``, ``fmas``: instructions that multiply tiles, those of sm_90 that take 64 rows, and fused ones of
-single numbers; ``layout``: a number that stands for how products lie among the threads, and in which
-order they are added up.
+single numbers; ``loop``: instructions of the longest loop; ``layout``: a number that stands for how products lie among
+the threads, and in which order they are added up.
 """
 
 from __future__ import annotations
@@ -83,7 +83,23 @@ def resources(cubin: bytes) -> dict[str, int]:
         "registers": int(found[1]),
         "stack": int(found[2]),
         "local": len(re.findall(r"\b(?:LDL|STL)\b", code)),
+        "loop": max((end - first for first, end in loops_of(code)), default=0),
     }
+
+
+def loops_of(code: str) -> list[tuple[int, int]]:
+    """Of what nvdisasm prints, the numbers of each loop's first and last instruction."""
+    instruction, labels, found = 0, dict[str, int](), list[tuple[int, int]]()
+    for line in code.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = instruction
+        if re.search(r"/\*[0-9a-f]{4,}\*/\s+\S", line):
+            instruction += 1
+            back = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", line)
+            if back and back[1] in labels:
+                found.append((labels[back[1]], instruction))
+    # an instruction that leads to itself ends the code
+    return [(first, end) for first, end in found if end - first > 1]
 
 
 def _output(tool: str, *arguments: str) -> str:

@@ -15,6 +15,8 @@ from tests.conftest import FULL
 
 pytest.importorskip("triton")
 
+from spec_sdk_backends.interleaved_weights import Interleaving
+from tests.kernels.compile_interleaved import GPUS, PRODUCTS, tile_on
 from tests.kernels.machine_code import Compiled, compiled_by
 
 # type, head dim, rows per KV head, whether the tree grows, compute capability
@@ -54,6 +56,11 @@ RECOVERY_OTHERS = (
     "fp32,8,2048,8192,80",
     "fp16,1,576,1536,90",
 )
+IN_BITS = ("4,0,1,H100",)
+IN_BITS_OTHERS = (
+    *("6,0,64,4090", "4,1,1,A100", "4,0,16,4090", "4,1,64,H100", "5,1,1,H100", "5,0,32,4090", "5,1,64,A100"),
+    *("6,1,1,A100", "6,0,32,H100", "8,0,1,H100", "8,1,64,4090", "8,0,64,H100"),
+)
 MOST_SHARED = 99 * 1024
 """What a block may have on compute capability 8.6."""
 UNSPILLED = ("bf16,64,", "bf16,128,", "fp16,96,")
@@ -85,6 +92,12 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 def recovery(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     cases = [*RECOVERY, *(RECOVERY_OTHERS if FULL else ())]
     return compiled_by("compile_recovery", cases, tmp_path_factory.mktemp("triton"))
+
+
+@pytest.fixture(scope="module")
+def interleaved(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    cases = [*IN_BITS, *(IN_BITS_OTHERS if FULL else ())]
+    return compiled_by("compile_interleaved", cases, tmp_path_factory.mktemp("triton"))
 
 
 @parametrized(CASES, OTHERS)
@@ -143,6 +156,31 @@ def test_recovery(case: str, recovery: Compiled) -> None:
         assert facts["shared"] <= MOST_SHARED, f"{name}: more shared memory than a block may have"
     for _, facts in products:
         assert facts["overlaps"] == 1 and facts["full_waits"] <= 1, f"not pipelined: {facts}"
+
+
+INSTRUCTIONS = {4: 7.2, 5: 11.5, 6: 10.5, 8: 8.0}
+"""Of a thread for one weight in so many bits, at most: so many are as fast as an H100's memory, or take two thirds of
+its speed.
+"""
+
+
+@parametrized(IN_BITS, IN_BITS_OTHERS)
+def test_products_with_weights_in_few_bits(case: str, interleaved: Compiled) -> None:
+    *of_weights, gpu = case.split(",")
+    bits, offsets, rows = map(int, of_weights)
+    capability, _, room = GPUS[gpu]
+    assert [name for name, _ in interleaved[case]] == [*(kernel.__name__ for kernel, _, _ in PRODUCTS), "expand_kernel"]
+    for (_, inputs, outputs), (name, facts) in zip(PRODUCTS, interleaved[case], strict=False):
+        tile = tile_on(gpu, inputs, outputs, rows, Interleaving(bits), bool(offsets))
+        expected = tile.shared_bytes(rows, Interleaving(bits), bool(offsets), capability // 10)
+        assert facts["shared"] <= expected <= (room - 1) * 1024, f"{name}: {facts}"
+        assert facts["stack"] <= 16 and facts["local"] <= 8, f"{name} spills registers: {facts}"
+        assert facts["overlaps"] >= 1 and facts["full_waits"] <= 1, f"{name} is not pipelined: {facts}"
+        assert facts["mmas"] + facts["wgmmas"] > 0, f"{name}: not by tensor cores"
+        weights = tile.outputs * tile.inputs / (32 * tile.warps)
+        assert 4 < facts["loop"] / weights < INSTRUCTIONS[bits], f"{name}: {facts}"
+    _, facts = interleaved[case][-1]
+    assert facts["stack"] == facts["local"] == 0 and facts["registers"] <= 64
 
 
 def test_a_spill_is_seen(attention: Compiled) -> None:

@@ -270,7 +270,11 @@ def test_tiles(
     form = Interleaving(4)
     tile = FewRowsTile.choose(4096, 4096, rows, torch.device("cuda"), form=form)
     assert (tile.outputs, tile.parts, tile.stages, tile.warps) == expected
-    assert tile.shared_bytes(rows, form, False, major) <= (shared - 1) * 1024
+    for form in map(Interleaving, BITS):
+        for offsets in (False, True):
+            tile = FewRowsTile.choose(4096, 4096, rows, torch.device("cuda"), form=form, offsets=offsets)
+            assert tile.stages >= 3 and tile.inputs % form.inputs == 0
+            assert tile.shared_bytes(rows, form, offsets, major) <= (shared - 1) * 1024
 
 
 def test_only_where_they_gain(

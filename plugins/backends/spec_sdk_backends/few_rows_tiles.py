@@ -11,7 +11,7 @@ from spec_sdk_backends.dependent_launches import SINCE
 from spec_sdk_backends.interleaved_weights import Interleaving
 
 IN_BITS = 256
-"""Inputs of a step with weights in few bits: whole blocks of every form."""
+"""Inputs of a step with weights in few bits, where there is room: one or two blocks of theirs."""
 WARPS = 8
 """Of a multiprocessor, which make numbers of codes; fewer leave its memory idle."""
 RESERVED = 1024
@@ -81,11 +81,12 @@ class FewRowsTile:
         most = min(WARPS * multiprocessors // (blocks * warps), triton.cdiv(inputs, IN_BITS) // 2)
         parts = max((parts for parts in (1, 2, 4, 8) if parts <= most), default=1)
         # of two stages none is on its way while another is multiplied
-        for stages, shared in ((4, room // 2), (3, room // 2), (4, room), (3, room)):
-            tile = FewRowsTile(of_block, IN_BITS, parts, stages, warps, 512)
-            if tile.shared_bytes(rows, form, offsets, major) <= shared:
-                return tile
-        return FewRowsTile(of_block, IN_BITS, parts, 2, warps, 512)
+        for at_once in (IN_BITS, form.inputs):
+            for stages, shared in ((4, room // 2), (3, room // 2), (4, room), (3, room)):
+                tile = FewRowsTile(of_block, at_once, parts, stages, warps, 512)
+                if tile.shared_bytes(rows, form, offsets, major) <= shared:
+                    return tile
+        return FewRowsTile(of_block, form.inputs, parts, 2, warps, 512)
 
     def shared_bytes(self, rows: int, form: Interleaving, offsets: bool, major: int) -> int:
         """Of shared memory that a program takes at most on compute capability ``major``, with rows of 16 bits and
