@@ -42,6 +42,7 @@ OTHERS = (
 """Every type, and heads that are padded."""
 FUSED = ("bf16,128,32,8,4096,90",)
 FUSED_OTHERS = (
+    "bf16,128,40,8,5120,90",
     "bf16,64,32,8,2048,80",
     "bf16,128,32,8,4096,80",
     "bf16,64,32,8,2048,90",
@@ -142,7 +143,7 @@ def test_small_operations_of_a_block(case: str, fused: Compiled) -> None:
     for name, facts in kernels:
         assert facts["stack"] == facts["local"] == 0, f"{name} spills registers: {facts}"
         # so that a multiprocessor holds all the threads that it can; products have their weights in registers
-        most = 168 if name == "matrix_vector_kernel" else 64
+        most = 64 if name != "matrix_vector_kernel" else 255 if case.startswith("fp32") else 168
         assert facts["registers"] <= most and facts["shared"] <= 4096, f"{name}: {facts}"
 
 
@@ -174,7 +175,7 @@ def test_products_with_weights_in_few_bits(case: str, interleaved: Compiled) -> 
         tile = tile_on(gpu, inputs, outputs, rows, Interleaving(bits), bool(offsets))
         expected = tile.shared_bytes(rows, Interleaving(bits), bool(offsets), capability // 10)
         assert facts["shared"] <= expected <= (room - 1) * 1024, f"{name}: {facts}"
-        assert facts["stack"] <= 16 and facts["local"] <= 8, f"{name} spills registers: {facts}"
+        assert facts["stack"] <= 32 and facts["local"] <= 16, f"{name} spills registers: {facts}"
         assert facts["overlaps"] >= 1 and facts["full_waits"] <= 1, f"{name} is not pipelined: {facts}"
         assert facts["mmas"] + facts["wgmmas"] > 0, f"{name}: not by tensor cores"
         weights = tile.outputs * tile.inputs / (32 * tile.warps)

@@ -34,8 +34,10 @@ class MatrixVectorTile:
         """
         whole = triton.next_power_of_2(inputs)
         if gated:
-            block = min(4096, whole)
-            return MatrixVectorTile(2, block, max(2, block // 1024))
+            if whole > 4096:
+                # the weights of a second step take registers besides: compiled, not timed
+                return MatrixVectorTile(2, 2048, 4)
+            return MatrixVectorTile(2, whole, max(2, whole // 1024))
         if inputs <= 1024:
             return MatrixVectorTile(4, whole, 2)
         if normed:
