@@ -9,6 +9,7 @@
 - transformers' ``generate`` with a static cache and a compiled decode step, where transformers is installed.
 
     python -m benchmarks.gpu.headline --output headline.json
+    python -m benchmarks.gpu.headline --bits 4 --output headline_4_bits.json   # weights in few bits
     python -m benchmarks.gpu.headline --device cpu --shape tiny --tokens 8     # tries it out
 
 ``--output`` is written after every part, and no part is begun after ``--seconds``. All wall times are taken before the
@@ -46,6 +47,7 @@ from spec_sdk.bench.machine import device_facts
 from spec_sdk.bench.random_models import SHAPES, hf_fields
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops.quantized import BITS
 
 SCHEMA_VERSION = 1
 NODES = 64
@@ -222,6 +224,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "shape": SHAPES[shape][0],
         "dtype": str(dtype).removeprefix("torch."),
         "prefix": options.prefix,
+        **({"bits": options.bits} if options.bits else {}),
         "left_out": {},
     }
 
@@ -237,7 +240,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         return spent <= options.seconds
 
     rate = copy_bytes_per_s(device)
-    model = make_model(shape, device, dtype, options.prefix)
+    model = make_model(shape, device, dtype, options.prefix, options.bits)
     bound_s = model.weight_bytes / rate
     report |= {"copy_tb_per_s": rate / 1e12, "weights_gb": model.weight_bytes / 1e9, "bound_ms": 1e3 * bound_s}
     if in_time("plain decoding"):
@@ -266,7 +269,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             report["left_out"]["transformers"] = f"{type(error).__name__}: {error}"[:500]
     if in_time("device times"):
         make_room(device)
-        add_device_times(report, make_model(shape, device, dtype, options.prefix), device, options.tokens)
+        add_device_times(report, make_model(shape, device, dtype, options.prefix, options.bits), device, options.tokens)
     keep()
     return report
 
@@ -278,7 +281,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         return "not measured" if value is None else f"{value:.3f} ms"
 
     told = [
-        f"{report['machine']}, {report['shape']}, {report['dtype']}, prefix {report['prefix']}",
+        f"{report['machine']}, {report['shape']}, {report['dtype']}{of_bits(report)}, prefix {report['prefix']}",
         f"bound: {report['weights_gb']:.2f} GB at {report['copy_tb_per_s']:.3f} TB/s: {ms(report['bound_ms'])} a token",
     ]
     if plain := report.get("plain_decoding"):
@@ -310,10 +313,15 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     return told + [f"left out: {part}: {why}" for part, why in report["left_out"].items()]
 
 
+def of_bits(report: Mapping[str, Any]) -> str:
+    return f" with weights in {report['bits']} bits" if "bits" in report else ""
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="How good the engine is on a GPU, in a few figures")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="8b", help="8b: 1b where that does not fit")
+    parser.add_argument("--bits", type=int, choices=BITS, help="of weights; without it bfloat16")
     parser.add_argument("--prefix", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=64, help="cycles, and passes of each kind, that are timed")
     parser.add_argument("--seconds", type=float, default=200.0, help="begin no further part after this")

@@ -45,10 +45,10 @@ class Model:
     clock: StepClock
 
 
-def make_model(shape: str, device: torch.device, dtype: torch.dtype, prefix: int) -> Model:
-    """A model of random weights with a prompt of ``prefix`` random tokens."""
+def make_model(shape: str, device: torch.device, dtype: torch.dtype, prefix: int, bits: int | None = None) -> Model:
+    """A model of random weights, in few ``bits`` or in ``dtype``, with a prompt of ``prefix`` random tokens."""
     ops = device_ops(device)
-    decoder = random_decoder(shape, device, dtype, ops)
+    decoder = random_decoder(shape, device, dtype, ops, bits)
     chosen = random.Random(0)
     prompt = [chosen.randrange(decoder.vocabulary) for _ in range(prefix)]
     session = Session(TorchExecutor(decoder, ops))

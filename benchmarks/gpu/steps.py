@@ -127,6 +127,7 @@ STEPS = ordered(
                 "tests/kernels/test_fused_on_gpu.py",
                 "tests/kernels/test_fused_block.py",
                 "tests/kernels/test_few_rows.py",
+                "tests/kernels/test_interleaved.py",
                 "tests/kernels/test_visible_blocks.py::test_a_list_has_the_blocks_that_a_row_sees",
                 "tests/kernels/test_recovery.py::test_what_was_missed_is_redone_and_nothing_else",
                 "tests/samplers/test_verdict_tables.py::test_a_captured_step_has_its_verdict",
@@ -184,6 +185,15 @@ STEPS = ordered(
             needs=ENGINE,
         ),
         Step(
+            "in_bits",
+            ("-m", "benchmarks.gpu.in_bits", "--seconds={seconds}", "--output={results}/in_bits.json"),
+            value=160,
+            expected_s=80,
+            least_s=35,
+            limit_s=120,
+            needs=ENGINE,
+        ),
+        Step(
             "few_rows_passes",
             ("-m", "benchmarks.gpu.few_rows_passes", "--seconds={seconds}", "--output={results}/few_rows_passes.json"),
             value=80,
@@ -203,6 +213,7 @@ STEPS = ordered(
             on_cpu=QUICK,
         ),
         _headline("headline", (), value=280, expected_s=89, least_s=45, limit_s=240),
+        _headline("headline_4_bits", ("--bits=4",), value=185, expected_s=60, least_s=35, limit_s=150),
         _headline("headline_1b", ("--shape=1b",), value=260, expected_s=78, least_s=40, limit_s=150),
         Step(
             "graph_steps",

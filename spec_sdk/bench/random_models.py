@@ -11,6 +11,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.ops import Ops
+from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, bytes_of_group, scales_of_group
 
 COMMON = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_position_embeddings": 8192}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -69,19 +70,39 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class RandomTensors(TensorSource):
-    """A checkpoint of random weights, made tensor by tensor on the device as they are asked for."""
+DEVIATION = 0.02
+"""Of a random weight."""
 
-    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+
+def random_matrix(outputs: int, inputs: int, bits: int, device: torch.device) -> QuantizedMatrix:
+    """Symmetric, as Q4_0's: codes that are spread evenly, with one scale. ``inputs``: whole groups of 32."""
+    groups = inputs // GROUP
+    codes_OC = torch.randint(256, (outputs, groups * bytes_of_group(bits)), dtype=torch.uint8, device=device)
+    scale_OS = torch.full((outputs, groups * scales_of_group(bits)), DEVIATION * 12**0.5 / 2**bits, device=device)
+    return QuantizedMatrix(codes_OC.view(torch.int8) if bits == 8 else codes_OC, scale_OS.half())
+
+
+class RandomTensors(TensorSource):
+    """A checkpoint of random weights, made tensor by tensor on the device as they are asked for. ``bits``: of matrices,
+    if they are in few, symmetric as Q4_0's; None for floating point.
+    """
+
+    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype, bits: int | None = None) -> None:
         self.config = config
         self._shapes = weights_of(config).shapes
-        self._device, self._dtype = device, dtype
+        self._device, self._dtype, self._bits = device, dtype, bits
 
     def tensor(self, name: str) -> torch.Tensor:
         shape = self._shapes[name]
         if len(shape) == 1:
             return torch.ones(shape, device=self._device, dtype=self._dtype)
-        return torch.randn(shape, device=self._device, dtype=self._dtype).mul_(0.02)
+        return torch.randn(shape, device=self._device, dtype=self._dtype).mul_(DEVIATION)
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        shape, bits = self._shapes[name], self._bits
+        if bits is None or len(shape) != 2 or shape[1] % GROUP:
+            return None
+        return random_matrix(*shape, bits, self._device)
 
     def names(self) -> frozenset[str]:
         return frozenset(self._shapes)
@@ -92,11 +113,11 @@ def hf_fields(shape: str) -> dict[str, Any]:
     return {**COMMON, **SHAPES[shape][1]}
 
 
-def random_decoder(shape: str, device: torch.device, dtype: torch.dtype, ops: Ops) -> Decoder:
-    """A decoder of one of SHAPES, of the same weights every time."""
+def random_decoder(shape: str, device: torch.device, dtype: torch.dtype, ops: Ops, bits: int | None = None) -> Decoder:
+    """A decoder of one of SHAPES, of the same weights every time; ``bits`` as of :class:`RandomTensors`."""
     config = read_config(hf_fields(shape), f"shape {shape}")
     torch.manual_seed(0)
-    return load_decoder(RandomTensors(config, device, dtype), device, dtype, ops)
+    return load_decoder(RandomTensors(config, device, dtype, bits), device, dtype, ops)
 
 
 def bytes_per_pass(decoder: Decoder) -> int:

@@ -13,10 +13,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from benchmarks.gpu import few_rows, matrix_vector
+from benchmarks.gpu import few_rows, in_bits, matrix_vector
 from benchmarks.gpu.matrix_vector import Product, Weights
 from spec_sdk.ops.linear import Projection
 from spec_sdk_backends.few_rows_tiles import FewRowsTile
+from spec_sdk_backends.interleaved_weights import Interleaving
 from spec_sdk_backends.matrix_vector import MatrixVectorTile
 from tests.support.skips import interpreted
 
@@ -50,7 +51,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Weights, "by_library", with_the_residual)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=2))
-    for module in (few_rows, matrix_vector):
+    for module in (few_rows, in_bits, matrix_vector):
         monkeypatch.setattr(module, "DEVICE", torch.device("cpu"))
         monkeypatch.setattr(module, "COPIED_BYTES", 0)
         monkeypatch.setattr(module, "products_of", lambda shape: PRODUCTS)
@@ -69,17 +70,19 @@ def with_the_residual(self: Weights, projection: Projection) -> torch.Tensor:
 BY_LIBRARY = Weights.by_library
 TILES: dict[ModuleType, list[Any]] = {
     few_rows: [FewRowsTile(64, 64, 1, 3, 4, 64), FewRowsTile(32, 64, 2, 3, 4, 0)],
+    in_bits: [FewRowsTile(64, 256, 1, 3, 4, 512), FewRowsTile(32, 256, 2, 4, 2, 512)],
     matrix_vector: [MatrixVectorTile(4, 256, 2), MatrixVectorTile(16, 512, 4)],
 }
 
 
-@pytest.mark.parametrize(("module", "cases"), [(few_rows, 6), (matrix_vector, 3)])
+@pytest.mark.parametrize(("module", "cases"), [(few_rows, 6), (in_bits, 12), (matrix_vector, 3)])
 def test_every_tile_computes_what_the_library_does(
     module: Any, cases: int, on_the_cpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(module, "tiles_of", lambda *of: TILES[module])
     output = tmp_path / "products.json"
-    rows = ["--rows", "40", "64"] if module is few_rows else []
+    rows = [] if module is matrix_vector else ["--rows", "40", "64"]
+    rows += ["--bits", "4", "6"] if module is in_bits else []
     assert module.main(["--shapes", "8b", *rows, "--output", str(output)]) == 0
     report = json.loads(output.read_text(encoding="utf-8"))
     assert len(report["products"]) == cases and report["left_out"] == []
@@ -87,7 +90,7 @@ def test_every_tile_computes_what_the_library_does(
         assert product["library_us"] == product["chosen_us"] == 1 and len(product["tiles"]) == 2
 
 
-@pytest.mark.parametrize("module", [few_rows, matrix_vector])
+@pytest.mark.parametrize("module", [few_rows, in_bits, matrix_vector])
 def test_products_without_time_are_named_and_nothing_measured_is_no_success(
     module: Any, on_the_cpu: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +108,7 @@ def test_there_are_tiles_for_every_product_of_a_shape(shape: str) -> None:
             tiles = few_rows.tiles_of(product, rows, 132)
             assert 1 <= len(tiles) <= 80, (product, rows, len(tiles))
             assert all(product.rows % tile.outputs == 0 == product.inputs % tile.inputs for tile in tiles)
+            assert 1 <= len(in_bits.tiles_of(product, rows, Interleaving(4), 132)) <= 40
             shared = [few_rows.shared_bytes(tile, rows) for tile in tiles]
             assert max(shared) <= few_rows.SHARED, "a multiprocessor has no more"
 

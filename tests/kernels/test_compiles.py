@@ -159,7 +159,7 @@ def test_recovery(case: str, recovery: Compiled) -> None:
         assert facts["overlaps"] == 1 and facts["full_waits"] <= 1, f"not pipelined: {facts}"
 
 
-INSTRUCTIONS = {4: 7.2, 5: 11.5, 6: 10.5, 8: 8.0}
+INSTRUCTIONS = {4: 7.2, 5: 11.5, 6: 10.5, 8: 8.6}
 """Of a thread for one weight in so many bits, at most: so many are as fast as an H100's memory, or take two thirds of
 its speed.
 """
