@@ -27,6 +27,7 @@ from spec_sdk.ops import Ops
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends import few_rows
 from spec_sdk_backends.cuda_graphs import GraphCapture
 from spec_sdk_backends.few_rows import (
@@ -40,6 +41,8 @@ from spec_sdk_backends.few_rows import (
 )
 from spec_sdk_backends.few_rows_tiles import FewRowsTile
 from spec_sdk_backends.fused_decoder import FusedDecoder, add_rms_norm, gated_activation
+from spec_sdk_backends.interleaved_products import InterleavedProjection
+from spec_sdk_backends.interleaved_weights import InterleavedWeights
 from spec_sdk_backends.triton_ops import TritonOps
 from tests.kernels.compile_fused_block import FEW
 from tests.kernels.test_fused_block import check_passes
@@ -222,13 +225,24 @@ def test_other_numbers_of_rows_are_the_library_s(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("rows", [2, 8, 33, 64])
+@pytest.mark.parametrize("bits", [None, 4, 6])
+@pytest.mark.parametrize("rows", [1, 2, 8, 33, 64])
 @pytest.mark.parametrize(("hidden", "width"), [(576, 1536), (2048, 1024), (2048, 8192), (4096, 14336)])
-def test_half_precision_one_after_the_other(hidden: int, width: int, rows: int, device: torch.device) -> None:
-    """MLPs in the tiles of real shapes, captured; each launch reads what the one before wrote, which may still run."""
+def test_half_precision_one_after_the_other(
+    hidden: int, width: int, rows: int, bits: int | None, device: torch.device
+) -> None:
+    """MLPs in the tiles of real shapes, captured, with dense weights and in few bits; each launch reads what the one
+    before wrote, which may still run.
+    """
     dtype = torch.bfloat16
-    there = Projection(numbers(2 * width, hidden, seed=1, device=device, dtype=dtype) / hidden**0.5)
-    back = Projection(numbers(hidden, width, seed=2, device=device, dtype=dtype) / width**0.5)
+
+    def made(weight_OI: torch.Tensor) -> Projection:
+        if bits is None:
+            return Projection(weight_OI)
+        return InterleavedProjection(InterleavedWeights.of(quantize(weight_OI.cpu(), bits).to(device)))
+
+    there = made(numbers(2 * width, hidden, seed=1, device=device, dtype=dtype) / hidden**0.5)
+    back = made(numbers(hidden, width, seed=2, device=device, dtype=dtype) / width**0.5)
     gain_M = 1 + 0.3 * numbers(hidden, seed=4, device=device, dtype=dtype)
     x_1NM = numbers(1, rows, hidden, seed=3, device=device, dtype=dtype)
     arrived = torch.zeros(hidden, dtype=torch.int32, device=device)

@@ -113,12 +113,13 @@ def test_it_takes_no_more_memory(device: torch.device) -> None:
 
 @pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("bits", BITS)
-def test_products(bits: int, offsets: bool, device: torch.device) -> None:
-    """Of one row, a few, and more than the kernel takes."""
+def test_products(bits: int, offsets: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one row, a few, more than the kernel takes at once, and more than it takes."""
+    monkeypatch.setattr(interleaved_products, "MOST_ROWS", 70)
     for outputs, inputs in SHAPES[1:]:
         made = projection(bits, outputs, inputs, device, True, offsets)
         expected_of = dense(made)
-        for rows in (1, 17, 70):
+        for rows in (1, 17, 70, 71):
             x_KI = numbers(rows, inputs, seed=3, device=device)
             expected = F.linear(x_KI.double(), expected_of.weight_OI.double(), made.bias_O.double())  # type: ignore[union-attr]
             found = made(x_KI[None])
@@ -190,7 +191,7 @@ def test_products_with_what_stands_around_them(bits: int, device: torch.device) 
 
 def test_wide_passes_expand_part_after_part(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     made = projection(4, 40, 96, device, True)
-    x_KI = numbers(70, 96, seed=3, device=device)
+    x_KI = numbers(interleaved_products.MOST_ROWS + 1, 96, seed=3, device=device)
     whole = made(x_KI)
     monkeypatch.setattr(interleaved_products, "EXPANDED", 96 * 16)
     torch.testing.assert_close(made(x_KI), whole, atol=1e-4, rtol=1e-4)
