@@ -32,7 +32,7 @@ class InterleavedProjection(QuantizedProjection):
         x_1KI = x.reshape(1, -1, x.shape[-1])
         if x.requires_grad or x.dtype not in DTYPES or not 0 < x_1KI.shape[1] <= MOST_ROWS:
             return expanded_linear(x, self.quantized, self.bias_O, EXPANDED)
-        products = [self._of_few(some_1KI) for some_1KI in x_1KI.split(AT_ONCE, 1)]
+        products = [self._of_few(some_1KI) for some_1KI in torch.split(x_1KI, AT_ONCE, 1)]
         y_KO = products[0] if len(products) == 1 else torch.cat(products)
         return y_KO.view(*x.shape[:-1], self.outputs)
 
