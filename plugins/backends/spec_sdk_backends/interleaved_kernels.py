@@ -5,7 +5,7 @@ A code is put into the fraction of a float: the bits of 1, or'ed with a code shi
 1 + code / 2^r. Then a weight, scale * code + offset, is one multiplication and addition, 2^r * scale and
 offset - 2^r * scale being the same for a whole group. Of all ways that the processor has to make numbers of codes this
 takes the fewest instructions: some five and a half a weight of 4 bits, everything included, where an H200 has time for
-3.4 between two that come from memory, an H100 for 4.8, and smaller ones for many more.
+3.5 between two that come from memory, an H100 for 5, and smaller ones for many more.
 
 Legend: O outputs, I inputs, W words of a block, P places of a word.
 """
