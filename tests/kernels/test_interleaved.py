@@ -94,7 +94,8 @@ def test_no_weight_is_lost(bits: int, offsets: bool, device: torch.device, monke
             weight_OI = expected.dequantized(dtype)
             assert torch.equal(found.dequantized(dtype), weight_OI)
             assert torch.equal(found.dequantized(dtype, slice(1, 4)), weight_OI[1:4])
-            row_R = torch.tensor([3, 0, 3], device=device)
+            # not neighbours in memory either
+            row_R = torch.tensor([3, 1, 0, 1, 3, 1], device=device)[::2]
             assert torch.equal(found.dequantized(dtype, row_R), weight_OI[row_R])
     assert found.dequantized(torch.float32, slice(2, 2)).shape == (0, inputs)
     with pytest.raises(IndexError, match="not neighbours"):
@@ -135,13 +136,22 @@ def test_products(bits: int, offsets: bool, device: torch.device, monkeypatch: p
 @pytest.mark.parametrize("bits", BITS)
 def test_parts_of_a_product(bits: int, parts: int, device: torch.device) -> None:
     """As long, shorter, and of nothing."""
-    for inputs in (544, 1024):
+    for inputs in (544, 768):
         made = projection(bits, 40, inputs, device, True)
         x_BNI = numbers(2, 5, inputs, seed=3, device=device)
         part_SBNO = product_of_few_rows(FewRows(x_BNI), made, replace(TILE, parts=parts))
         assert len(part_SBNO) == parts and part_SBNO.dtype == torch.float32
         expected = F.linear(x_BNI.double(), dense(made).weight_OI.double(), made.bias_O.double())  # type: ignore[union-attr]
         torch.testing.assert_close(part_SBNO.double().sum(0), expected, atol=1e-3, rtol=1e-4)
+
+
+def test_parts_are_summed(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a layer that nothing behind it sums them for: an output head, or one that is called by itself."""
+    made = projection(4, 40, 544, device, True)
+    x_KI = numbers(70, 544, seed=3, device=device)
+    whole = made(x_KI)
+    monkeypatch.setattr(FewRowsTile, "choose", lambda *sizes, **how: replace(TILE, parts=2))
+    torch.testing.assert_close(made(x_KI), whole, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -94,8 +94,8 @@ GPU_GRAPHS = (
     Mutant(
         "few rows: of any number of rows",
         PACKAGE + "fused_decoder.py",
-        "if h_BNM[..., 0].numel() in self.few_rows and self.takes_few_rows:",
-        "if self.takes_few_rows:",
+        "return (rows == 1 or rows in self.few_rows) and self.takes_few_rows",
+        "return self.takes_few_rows",
         (f"{OF_FEW_ROWS}::test_other_numbers_of_rows_are_the_library_s",),
     ),
     Mutant(

@@ -34,6 +34,7 @@ from tests.mutants.families import FAMILIES
 from tests.mutants.gpu_graphs import GPU_GRAPHS
 from tests.mutants.growth import GROWTH
 from tests.mutants.hydra import HYDRA
+from tests.mutants.interleaved import INTERLEAVED
 from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.lookups import LOOKUPS
 from tests.mutants.medusa import MEDUSA
@@ -77,6 +78,7 @@ LISTS = (
     SCHEDULING,
     MODEL,
     GPU_GRAPHS,
+    INTERLEAVED,
     PATH_LEVELS,
     TREES_AHEAD,
     DETERMINISTIC_CUDA,

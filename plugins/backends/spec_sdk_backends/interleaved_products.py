@@ -16,6 +16,8 @@ AT_ONCE = ROWS.stop - 1
 """Rows that the kernel takes."""
 MOST_ROWS = 4 * AT_ONCE
 """For so many, weights are rather read again, in few bits, than written in 16 and read once (by bytes; not timed)."""
+MOST_IN_FLOAT32 = 16
+"""On a GPU: products of more have no room in shared memory, nor are they what anybody has a GPU for."""
 EXPANDED = 1 << 27
 """Weights that are expanded at a time for passes of more rows: 256 MiB in 16 bits."""
 
@@ -30,7 +32,8 @@ class InterleavedProjection(QuantizedProjection):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         x_1KI = x.reshape(1, -1, x.shape[-1])
-        if x.requires_grad or x.dtype not in DTYPES or not 0 < x_1KI.shape[1] <= MOST_ROWS:
+        most = MOST_IN_FLOAT32 if x.is_cuda and x.dtype == torch.float32 else MOST_ROWS
+        if x.requires_grad or x.dtype not in DTYPES or not 0 < x_1KI.shape[1] <= most:
             return expanded_linear(x, self.quantized, self.bias_O, EXPANDED)
         products = [self._of_few(some_1KI) for some_1KI in torch.split(x_1KI, AT_ONCE, 1)]
         y_KO = products[0] if len(products) == 1 else torch.cat(products)

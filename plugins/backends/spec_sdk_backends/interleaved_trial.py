@@ -5,6 +5,7 @@ Legend: O outputs, I inputs, R rows.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import statistics
@@ -43,8 +44,11 @@ def gains(bits: int, dtype: torch.dtype, device: torch.device) -> bool:
     name = torch.cuda.get_device_properties(device).name
     place = place_of("cuda", "in-bits", f"{name} {torch.__version__} {triton.__version__} {bits} {dtype} {SIZE}")
     telling = f"trying products with weights of {bits} bits on {name}"
+    # triton launches on the current device, whatever the tensors say
+    current = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
     try:
-        return bool(measured_once(place, (0, 1), lambda: tried(bits, dtype, device), telling))
+        with current:
+            return bool(measured_once(place, (0, 1), lambda: tried(bits, dtype, device), telling))
     except Exception as error:  # whatever a compiler or driver raises: there are dense weights
         say(f"warning: products with weights of {bits} bits fail on {name}, which are expanded: {error}")
         return False
@@ -53,12 +57,13 @@ def gains(bits: int, dtype: torch.dtype, device: torch.device) -> bool:
 @torch.no_grad()
 def tried(bits: int, dtype: torch.dtype, device: torch.device) -> bool:
     """The same, measured now."""
-    weights = InterleavedWeights.of(quantize(torch.randn(SIZE), bits).to(device))
+    numbers = torch.Generator().manual_seed(0)
+    weights = InterleavedWeights.of(quantize(torch.randn(SIZE, generator=numbers), bits).to(device))
     copies = [dataclasses.replace(weights, word=weights.word.clone()) for _ in range(COPIES)]
     in_bits: list[Projection] = [InterleavedProjection(copy) for copy in copies]
     dense = [Projection(copy.dequantized(dtype)) for copy in copies]
     for rows in ROWS:
-        x_RI = torch.randn(rows, SIZE[1], device=device).to(dtype)
+        x_RI = torch.randn(rows, SIZE[1], generator=numbers).to(device, dtype)
         expected_RO = F.linear(x_RI.float(), weights.dequantized(torch.float32))
         off_by = (in_bits[0](x_RI).float() - expected_RO).abs().max() / expected_RO.abs().max()
         if not off_by < CLOSE or seconds(in_bits, x_RI) > MARGIN * seconds(dense, x_RI):

@@ -130,7 +130,7 @@ class InterleavedWeights(QuantizedWeights):
         """As everywhere, but that a row that there is not is NaN: to raise, the host would have to wait for the GPU."""
         outputs, inputs = self.shape
         if isinstance(rows, torch.Tensor):
-            first, count, row_R = 0, len(rows), rows.to(self.device)
+            first, count, row_R = 0, len(rows), rows.to(self.device).contiguous()
         else:
             first, end, step = (rows or slice(None)).indices(outputs)
             if step != 1:
