@@ -260,7 +260,8 @@ def few_rows_kernel(
 
     SQUARES > 0: x is what :func:`summed_few_rows_kernel` wrote, with ``square``, and the product that of its norm.
     BIASED: bias [O] is added to the first part. OVERLAPPED: :mod:`spec_sdk_backends.dependent_launches`; AHEAD inputs
-    of each output are asked for before it waits. STAGES: of the pipeline.
+    of each output are asked for before it waits. STAGES: of the pipeline. BITS: of the weights, maybe with OFFSETS
+    (:mod:`spec_sdk_backends.interleaved_weights`); 0 of dense ones.
     """
     part = tl.program_id(1)
     o_O = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)

@@ -71,8 +71,8 @@ def weights_of_place(
     """The weights [O, W] of a group of each row, in float32; 0 where a row, or its block, is not ``there``, unless
     WHOLE: then all are.
     """
-    # such that of eight places four need no shift of their own. Without offsets the sum is exact; beside them what is
-    # taken off is rounded, by 2^-13 of a scale at most
+    # such that four shifts serve eight places. Without offsets the sum is exact; beside them what is taken off is
+    # rounded, by 2^-13 of a scale at most
     AT: tl.constexpr = 15 if BITS == 8 else (12 if PLACE == 1 or PLACE == 3 or PLACE == 5 else 16)
     code_OW = _code(word_OW, upper_OW, AT, PLACE, BITS)
     value_OW = (code_OW | 0x3F800000).to(tl.float32, bitcast=True)
