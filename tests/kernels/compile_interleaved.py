@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -45,11 +46,8 @@ def tile_on(gpu: str, inputs: int, outputs: int, rows: int, form: Interleaving, 
     has = SimpleNamespace(
         multi_processor_count=multiprocessors, shared_memory_per_multiprocessor=shared * 1024, major=capability // 10
     )
-    asked, torch.cuda.get_device_properties = torch.cuda.get_device_properties, lambda device: has  # type: ignore
-    try:
+    with mock.patch.object(torch.cuda, "get_device_properties", lambda device: has):
         return FewRowsTile.choose(inputs, outputs, rows, torch.device("cuda"), form=form, offsets=offsets)
-    finally:
-        torch.cuda.get_device_properties = asked
 
 
 def main(case: str) -> None:

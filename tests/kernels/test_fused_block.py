@@ -162,19 +162,24 @@ def fused(source: TensorSource, dtype: torch.dtype) -> TorchExecutor:
 
 def check_passes(name: str, make_runner: Callable[[], BlockRunner] = SequentialRunner) -> None:
     """Raise AssertionError unless passes over a prompt, a tree and what follows give the plain decoder's logits."""
-    logits: list[list[torch.Tensor]] = []
-    for decoder in (FusedDecoder(tiny_decoder(name)), tiny_decoder(name)):
-        session = Session(TorchExecutor(decoder, Ops()), make_runner())
-        session.prefill(0, [5, 6, 7, 8, 9])
-        tree = TreeBuilder(10)
-        for parent, token in ((0, 11), (0, 12), (1, 13)):
-            tree.add(parent, token, "chosen")
-        scored = session.score([0], [tree.build().tree])[0].logits_NV
-        session.commit([0], [[0, 1]])
-        logits.append([scored, session.feed([0], [[14, 15]])[0].full_KV])
+    logits = [
+        logits_of_passes(Session(TorchExecutor(decoder, Ops()), make_runner()))
+        for decoder in (FusedDecoder(tiny_decoder(name)), tiny_decoder(name))
+    ]
     for found, expected in zip(*logits, strict=True):
         assert expected.std() > 1e-3
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def logits_of_passes(session: Session) -> list[torch.Tensor]:
+    """Of a tree behind a prompt, of two tokens behind it, and of one."""
+    session.prefill(0, [5, 6, 7, 8, 9])
+    tree = TreeBuilder(10)
+    for parent, token in ((0, 11), (0, 12), (1, 13)):
+        tree.add(parent, token, "chosen")
+    scored = session.score([0], [tree.build().tree])[0].logits_NV
+    session.commit([0], [[0, 1]])
+    return [scored, *(session.feed([0], [tokens])[0].full_KV for tokens in ([14, 15], [14]))]
 
 
 @interpreted

@@ -28,7 +28,6 @@ from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.ops.quantized import BITS, QuantizedMatrix
 from spec_sdk.ops.quantizing import quantize
-from spec_sdk.tree import TreeBuilder
 from spec_sdk_backends import interleaved_products, interleaved_trial, interleaved_weights
 from spec_sdk_backends.deterministic_ops import DeterministicOps
 from spec_sdk_backends.few_rows import (
@@ -45,6 +44,7 @@ from spec_sdk_backends.fused_decoder import FusedDecoder
 from spec_sdk_backends.interleaved_products import InterleavedProjection
 from spec_sdk_backends.interleaved_weights import InterleavedWeights, Interleaving
 from spec_sdk_backends.triton_ops import TritonOps
+from tests.kernels.test_fused_block import logits_of_passes
 from tests.native.test_deterministic import Checkpoint
 from tests.support.skips import interpreted
 
@@ -227,20 +227,11 @@ def test_a_decoder_of_them(family: str, choice: str, monkeypatch: pytest.MonkeyP
         raise AssertionError("a matrix is expanded")
 
     monkeypatch.setattr(interleaved_products, "expanded_linear", expands)
-    logits: list[list[torch.Tensor]] = []
-    for decoder in decoders(family, choice):
-        session = Session(TorchExecutor(decoder, TritonOps() if isinstance(decoder, FusedDecoder) else Ops()))
-        session.prefill(0, [5, 6, 7, 8, 9])
-        tree = TreeBuilder(10)
-        for parent, token in ((0, 11), (0, 12), (1, 13)):
-            tree.add(parent, token, "chosen")
-        scored = session.score([0], [tree.build().tree])[0].logits_NV
-        session.commit([0], [[0, 1]])
-        one = session.feed([0], [[14]])[0].full_KV
-        logits.append([scored, one, session.feed([0], [[14, 15]])[0].full_KV])
-        if isinstance(decoder, FusedDecoder):
-            assert decoder.takes_few_rows and not decoder.takes_one_row
-            assert all(in_bits(block.qkv) is not None for block in decoder.blocks)
+    fused, reference = decoders(family, choice)
+    assert isinstance(fused, FusedDecoder) and fused.takes_few_rows and not fused.takes_one_row
+    assert all(in_bits(block.qkv) is not None for block in fused.blocks)
+    executors = TorchExecutor(fused, TritonOps()), TorchExecutor(reference, Ops())
+    logits = [logits_of_passes(Session(executor)) for executor in executors]
     for found, expected in zip(*logits, strict=True):
         assert expected.std() > 1e-3
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
