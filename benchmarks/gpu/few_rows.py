@@ -90,6 +90,16 @@ def compile_all(cases: Sequence[tuple[Product, int, FewRowsTile]]) -> None:
     torch.cuda.synchronize()
 
 
+def fastest_of(
+    tiles: Sequence[FewRowsTile], rows: FewRows, projections: Sequence[Projection]
+) -> tuple[list[dict[str, Any]], str]:
+    """The tiles that multiply these rows fastest, with their microseconds, and a few of them to be read."""
+    times = {tile: microseconds(functools.partial(product_of_few_rows, rows, tile=tile), projections) for tile in tiles}
+    fastest = sorted(times, key=lambda tile: times[tile] + SUMMING_US * (tile.parts - 1))[:KEPT]
+    shown = ", ".join(f"{t.outputs}x{t.inputs}/{t.parts}/{t.stages}/{t.warps} {times[t]:.1f}" for t in fastest[:5])
+    return [{**asdict(tile), "us": times[tile]} for tile in fastest], shown
+
+
 @torch.no_grad()
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     began = time.monotonic()
@@ -116,15 +126,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         x_1NI = made(1, rows, product.inputs)
         library = microseconds(lambda projection, x=x_1NI: projection(x), projections)
         chosen = microseconds(functools.partial(product_of_few_rows, FewRows(x_1NI)), projections)
-        times = {
-            tile: microseconds(functools.partial(product_of_few_rows, FewRows(x_1NI), tile=tile), projections)
-            for tile in tiles[product, rows]
-        }
-        fastest = sorted(times, key=lambda tile: times[tile] + SUMMING_US * (tile.parts - 1))[:KEPT]
-        best = [{**asdict(tile), "us": times[tile]} for tile in fastest]
+        best, shown = fastest_of(tiles[product, rows], FewRows(x_1NI), projections)
         times_of_both = {"library_us": library, "chosen_us": chosen}
         report["products"].append({**asdict(product), "pass_rows": rows, **times_of_both, "tiles": best})
-        shown = ", ".join(f"{t.outputs}x{t.inputs}/{t.parts}/{t.stages}/{t.warps} {times[t]:.1f}" for t in fastest[:5])
         said = f"{product.name}, {rows} rows: library {library:.1f} us, ours {chosen:.1f}; of all tiles: {shown}"
         print(said, flush=True)
         if options.output is not None:

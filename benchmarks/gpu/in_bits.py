@@ -6,7 +6,7 @@ bfloat16, the backend's and the library's.
 
 Every call is a CUDA graph over different weights of one shape, more than the caches hold, one after the other. Kernels
 are compiled in several processes first. ``share``: of the speed of a large copy, by bytes of weights alone. What the
-launch behind takes to sum the parts is not in the times; the order takes SUMMING_US for each part but the first.
+launch behind takes to sum the parts is not in the times; the order is that of benchmarks.gpu.few_rows.
 
 Legend: N rows, I inputs, O outputs.
 """
@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.ceilings import copy_tb_per_s
-from benchmarks.gpu.few_rows import KEPT, SUMMING_US
+from benchmarks.gpu.few_rows import fastest_of
 from benchmarks.gpu.matrix_vector import (
     COPIED_BYTES,
     DEVICE,
@@ -115,8 +115,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             continue
         if (rows, bits) not in compiled and not options.chosen:
             compiled.add((rows, bits))
-            now: list[Case] = [(*case, tile) for case in cases if case[1:] == (rows, bits) for tile in tiles[case]]
-            compile_beside(compile_all, now)
+            compile_beside(
+                compile_all, [(*case, tile) for case in cases if case[1:] == (rows, bits) for tile in tiles[case]]
+            )
         weights = weights_of(product, bits)
         count = max(2, round(COPIED_BYTES / weights.nbytes))
         copies = [dataclasses.replace(weights, word=weights.word.clone()) for _ in range(count)]
@@ -128,16 +129,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         library = microseconds(lambda projection, x=rows_of.x_BNI: projection(x), dense)
         dense_us = microseconds(functools.partial(product_of_few_rows, rows_of), dense)
         chosen = microseconds(functools.partial(product_of_few_rows, rows_of), in_bits)
-        times = {
-            tile: microseconds(functools.partial(product_of_few_rows, rows_of, tile=tile), in_bits)
-            for tile in tiles[product, rows, bits]
-        }
-        fastest = sorted(times, key=lambda tile: times[tile] + SUMMING_US * (tile.parts - 1))[:KEPT]
+        best, shown = fastest_of(tiles[product, rows, bits], rows_of, in_bits)
         share = weights.nbytes / rate / 1e6 / chosen
         figures = {"library_us": library, "dense_us": dense_us, "chosen_us": chosen, "share": share}
-        best = [{**asdict(tile), "us": times[tile]} for tile in fastest]
         report["products"].append({**asdict(product), "pass_rows": rows, "bits": bits, **figures, "tiles": best})
-        shown = ", ".join(f"{t.outputs}/{t.parts}/{t.stages} {times[t]:.1f}" for t in fastest[:5])
         print(
             f"{product.name}, {rows} rows, {bits} bits: library {library:.1f} us, dense {dense_us:.1f}, ours "
             f"{chosen:.1f}, {share:.0%} of the memory's speed; of all tiles: {shown}",

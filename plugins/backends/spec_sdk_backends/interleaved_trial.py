@@ -9,12 +9,12 @@ import contextlib
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 import triton  # type: ignore[import-untyped]
 
+from spec_sdk.model.step_clock import StreamClock
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk.say import say
@@ -83,14 +83,9 @@ def seconds(products: list[Projection], x_RI: torch.Tensor) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    return statistics.median(_seconds(graph.replay) for _ in range(REPEATS))
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    began.record()
-    run()
-    ended.record()
-    ended.synchronize()
-    taken: float = began.elapsed_time(ended) / 1e3
-    return taken
+    clock, taken = StreamClock(x_RI.device), list[float]()
+    for _ in range(REPEATS):
+        began = clock.mark()
+        graph.replay()
+        taken.append(clock.seconds(began, clock.mark()))
+    return statistics.median(taken)
