@@ -79,7 +79,7 @@ GPU_GRAPHS = (
     ),
     Mutant(
         "few rows: the inputs that are left over are no part's",
-        FEW_ROWS,
+        PACKAGE + "few_rows_block.py",
         "(INPUTS + BLOCK_I * PARTS - 1) // (BLOCK_I * PARTS)",
         "tl.constexpr(max(1, INPUTS // (BLOCK_I * PARTS)))",
         (f"{OF_FEW_ROWS}::test_parts_of_a_product",),

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 PACKAGE = "plugins/backends/spec_sdk_backends/"
 KERNELS, LAYOUT = PACKAGE + "interleaved_kernels.py", PACKAGE + "interleaved_weights.py"
-FEW_ROWS, PRODUCTS = PACKAGE + "few_rows_kernel.py", PACKAGE + "interleaved_products.py"
+FEW_ROWS, PRODUCTS = PACKAGE + "few_rows_block.py", PACKAGE + "interleaved_products.py"
 TILES, TRIAL = PACKAGE + "few_rows_tiles.py", PACKAGE + "interleaved_trial.py"
 TESTS = "tests/kernels/test_interleaved.py"
 KEPT = f"{TESTS}::test_no_weight_is_lost"
