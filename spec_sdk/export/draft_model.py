@@ -17,6 +17,7 @@ from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.borrowed_weights import KEY, BorrowingModel
 from spec_sdk.model.checkpoint import Checkpoint
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.packed_weights import published
 from spec_sdk.model.text_settings import text_settings
 from spec_sdk.model.tokenizer import TOKENIZER_NAME
 
@@ -48,11 +49,9 @@ def draft_model_files(
             f"model.draft: models of '{draft.config.architecture}' are not written; these are: "
             f"{', '.join(ARCHITECTURES)}"
         )
-    source = BorrowingModel(draft, draft.borrowed, target)
-    tensors = {
-        name.removeprefix(draft.config.prefix): source.tensor(name).to(dtype).contiguous()
-        for name in sorted(weights_of(draft.config).shapes)
-    }
+    source, table = BorrowingModel(draft, draft.borrowed, target), weights_of(draft.config)
+    whole = published({name: source.tensor(name).to(dtype) for name in sorted(table.shapes)}, table)
+    tensors = {name.removeprefix(draft.config.prefix): tensor.contiguous() for name, tensor in whole.items()}
     values = text_settings(read_json_object(draft.directory / "config.json"))
     stored = str(dtype).removeprefix("torch.")
     config = {

@@ -77,10 +77,14 @@ class EncoderConfig:
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: the base of the frequencies, and how they are stretched."""
+    """Rotary positions: the base of the frequencies, and how they are stretched.
+
+    ``dims``: how many dimensions of a head are rotated, the others standing still; None for all of them.
+    """
 
     theta: float
     scaling: RopeScaling | None = None
+    dims: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,16 @@ class ModelConfig:
     ``windows``: the sliding window of every layer, None for those that see all; an empty tuple where all do.
     ``windowed_rope``: rotary positions of the layers with a window, where the others' are not theirs too.
     ``attention_scale``, ``attention_softcap``: of every layer's :class:`AttentionSpec`; ``logit_softcap``: the same for
-    the logits. ``embedding_scale``: what embeddings are multiplied by, rounded to the model's dtype. ``output_norms``:
-    what a sub-layer gives is normalized before it is added. ``prefix``: what stands before the name of every tensor.
-    ``encoder``: that of an encoder–decoder model, of which all else describes the decoder.
+    the logits. ``embedding_scale``: what embeddings are multiplied by, rounded to the model's dtype first where
+    ``rounds_embedding_scale``; ``logit_scale``: the same for the logits. ``output_norms``: what a sub-layer gives is
+    normalized before it is added. ``prefix``: what stands before the name of every tensor. ``encoder``: that of an
+    encoder–decoder model, of which all else describes the decoder.
+
+    ``rotary_dims``: how many dimensions of a head are rotated, None for all; ``rotary_neighbours``: the checkpoint has
+    the two of a rotary pair side by side; ``unrotated``: layers without rotary positions.
+
+    ``state_scale``: hidden states, as the checkpoint's authors count them, are this times those that the decoder has.
+    ``rms_norm_eps`` is that of the decoder's (:attr:`norm_eps_of_states`: of theirs).
     """
 
     architecture: str
@@ -131,6 +142,12 @@ class ModelConfig:
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     embedding_scale: float = 1.0
+    rounds_embedding_scale: bool = True
+    logit_scale: float = 1.0
+    state_scale: float = 1.0
+    rotary_dims: int | None = None
+    rotary_neighbours: bool = False
+    unrotated: tuple[int, ...] = ()
     activation: Activation = "silu"
     output_norms: bool = False
     prefix: str = ""
@@ -152,6 +169,11 @@ class ModelConfig:
         return counts
 
     @property
+    def norm_eps_of_states(self) -> float:
+        """What norms add to the mean square of hidden states that are as the checkpoint's authors count them."""
+        return self.rms_norm_eps * self.state_scale**2
+
+    @property
     def longest_context(self) -> int:
         """The most that ``max_context`` may be set to.
 
@@ -166,9 +188,11 @@ class ModelConfig:
     def layer_kind(self, layer: int) -> LayerKind:
         """How this layer attends, and its rotary positions."""
         window = self.windows[layer] if self.windows else None
-        rope = Rope(self.rope_theta, self.rope_scaling)
+        rope = Rope(self.rope_theta, self.rope_scaling, self.rotary_dims)
         if window is not None and self.windowed_rope is not None:
             rope = self.windowed_rope
+        if layer in self.unrotated:
+            rope = Rope(self.rope_theta, dims=0)
         if window is not None and window >= self.max_context:
             # it hides nothing
             window = None
@@ -183,7 +207,8 @@ class ModelConfig:
         if experts is not None:
             sparse = tuple(i for i, layer in enumerate(layers) if layer in experts.layers)
             experts = replace(experts, layers=sparse)
-        return replace(self, num_layers=len(layers), windows=windows, experts=experts)
+        unrotated = tuple(i for i, layer in enumerate(layers) if layer in self.unrotated)
+        return replace(self, num_layers=len(layers), windows=windows, experts=experts, unrotated=unrotated)
 
     def within(self, context: int) -> ModelConfig:
         """The model for texts of at most ``context`` tokens, which its rotary frequencies may follow from."""

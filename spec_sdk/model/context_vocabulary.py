@@ -152,6 +152,6 @@ class ContextVocabulary:
         text, logits_1NR = self._texts.get(slot), output.logits_BNV
         if text is None or not text.blocks:
             return output
-        h_BNM = output.hidden[self._decoder.layers][:, -logits_1NR.shape[1] :]
+        h_BNM = self._decoder.unpublished(output.hidden[self._decoder.layers][:, -logits_1NR.shape[1] :])
         of_text = (self._decoder.logits_with(h_BNM, block.rows) for block in text.blocks)
         return replace(output, logits_BNV=torch.cat((logits_1NR, *of_text), -1), token_R=text.token_R)

@@ -156,7 +156,9 @@ class Decoder:
         self.ropes = tuple(dict.fromkeys(kind.rope for kind in self.kinds))
         self._rotation_of = tuple(self.ropes.index(kind.rope) for kind in self.kinds)
         self._rotary = [RotaryTable(config.head_dim, rope, self.device, self.dtype) for rope in self.ropes]
-        self.embedding_scale = float(torch.tensor(config.embedding_scale, dtype=self.dtype))
+        self.embedding_scale = config.embedding_scale
+        if config.rounds_embedding_scale:
+            self.embedding_scale = float(torch.tensor(config.embedding_scale, dtype=self.dtype))
         self._stacks: dict[tuple[int, int], list[AttentionStack]] = {}
 
     @property
@@ -279,6 +281,16 @@ class Decoder:
         """What enters the first block [B, N, M]."""
         h_BNM = self.embedding(token_BN)
         return h_BNM if self.embedding_scale == 1.0 else h_BNM * self.embedding_scale
+
+    def published(self, state: torch.Tensor) -> torch.Tensor:
+        """Hidden states as the checkpoint's authors count them, of those that the decoder computes with."""
+        scale = self.config.state_scale
+        return state if scale == 1.0 else state * scale
+
+    def unpublished(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The inverse of :meth:`published`."""
+        scale = self.config.state_scale
+        return hidden if scale == 1.0 else hidden / scale
 
     @property
     def token_R(self) -> torch.Tensor | None:

@@ -10,10 +10,11 @@ from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.gguf_rope import rope_parameters
 
 
-def hf_config(gguf: GGUFFile, computes_experts: bool = False) -> dict[str, Any]:
+def hf_config(gguf: GGUFFile, computes_experts: bool = False, partial_rotary: bool = False) -> dict[str, Any]:
     """What the config.json of a Llama-like model would say, whatever its parts; experts are the family's business.
 
-    Raises UserError for what the decoder cannot run or the file lacks.
+    ``partial_rotary``: whether the family may rotate only a part of a head. Raises UserError for what the decoder
+    cannot run or the file lacks.
     """
     where = gguf.where
     meta = Fields(gguf.metadata, where)
@@ -31,10 +32,11 @@ def hf_config(gguf: GGUFFile, computes_experts: bool = False) -> dict[str, Any]:
         raise UserError(f"{where}: has no tensor 'token_embd.weight', so it is no language model or has no weights")
     heads = meta.size(key("attention.head_count"))
     hidden = meta.size(key("embedding_length"))
-    head_dim = meta.size(key("attention.key_length"), meta.size(key("rope.dimension_count"), hidden // heads))
+    rotated = meta.size(key("rope.dimension_count"), meta.size(key("attention.key_length"), hidden // heads))
+    head_dim = meta.size(key("attention.key_length"), hidden // heads if partial_rotary else rotated)
     if meta.size(key("attention.value_length"), head_dim) != head_dim:
         raise UserError(f"{where}: keys and values of different sizes are not supported")
-    if meta.size(key("rope.dimension_count"), head_dim) != head_dim:
+    if rotated != head_dim and not partial_rotary:
         raise UserError(f"{where}: partial rotary positions ({key('rope.dimension_count')}) are not supported")
     return {
         "model_type": architecture,
@@ -49,7 +51,8 @@ def hf_config(gguf: GGUFFile, computes_experts: bool = False) -> dict[str, Any]:
         "attention_bias": "blk.0.attn_q.bias" in gguf.tensors,
         "rms_norm_eps": meta.positive(key("attention.layer_norm_rms_epsilon")),
         "max_position_embeddings": meta.size(key("context_length")),
-        "rope_parameters": rope_parameters(gguf, architecture, head_dim),
+        "rope_parameters": rope_parameters(gguf, architecture, rotated)
+        | ({"partial_rotary_factor": rotated / head_dim} if partial_rotary else {}),
         "tie_word_embeddings": "output.weight" not in gguf.tensors,
         "bos_token_id": meta.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": meta.get("tokenizer.ggml.eos_token_id"),

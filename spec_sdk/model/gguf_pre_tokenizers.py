@@ -18,6 +18,11 @@ _TEKKEN_PATTERN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_GPT4O_PATTERN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTION}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _SEED_CODER_PATTERN = _QWEN2_PATTERN.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")
 
 
@@ -51,10 +56,12 @@ _DEFAULT = PreTokenizer([r"[\p{P}\$\+<=>\^~\|]+", _GPT2_PATTERN, r"\p{N}+", "[0-
 
 PRE_TOKENIZERS = {
     "default": _DEFAULT,
-    **dict.fromkeys(("gpt-2", "gigachat", "mellum", "mpt", "olmo", "phi-2", "trillion"), _GPT2),
+    **dict.fromkeys(("gpt-2", "exaone4", "gigachat", "mellum", "mpt", "olmo", "phi-2", "trillion"), _GPT2),
     **dict.fromkeys(("smollm", "command-r", "exaone", "minerva-7b", "refact", "starcoder"), _DIGITS),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _LLAMA3),
-    **dict.fromkeys(("dbrx", "smaug-bpe"), _LLAMA3_MERGED),
+    **dict.fromkeys(("chatglm-bpe", "dbrx", "smaug-bpe"), _LLAMA3_MERGED),
+    "glm4": PreTokenizer([_LLAMA3_PATTERN], ignores_merges=True),
+    **dict.fromkeys(("gpt-4o", "kanana2", "llama4"), PreTokenizer([_GPT4O_PATTERN])),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo"), _QWEN2),
     **dict.fromkeys(("megrez", "stablelm2"), PreTokenizer([_QWEN2_PATTERN])),
     "tekken": _TEKKEN,

@@ -10,20 +10,21 @@ from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_reader import GGUFFile
 
 DIVISORS = "rope_freqs.weight"
-"""Llama 3.1's rope scaling, stored by llama.cpp as one divisor per frequency [D/2]."""
+"""Llama 3.1's rope scaling, stored by llama.cpp as one divisor per frequency [rotated/2]."""
 LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
-"""LongRoPE's divisors [D/2], beyond and within the original context."""
+"""LongRoPE's divisors [rotated/2], beyond and within the original context."""
 
 _KINDS = ("none", "linear", "llama3", "yarn", "longrope")
 _LLAMA3_LOW, _LLAMA3_HIGH = 1.0, 4.0
 _LLAMA3_CONTEXTS = (8192, *(2**i for i in range(10, 20)))
 
 
-def rope_parameters(gguf: GGUFFile, architecture: str, head_dim: int) -> dict[str, Any]:
+def rope_parameters(gguf: GGUFFile, architecture: str, rotated: int) -> dict[str, Any]:
     """Base and scaling, from the metadata ``{architecture}.rope.*`` and the tensors of divisors.
 
-    Divisors that are not Llama 3's are kept as LongRoPE's are. Raises UserError for a kind of scaling that is not
-    computed, and for one whose divisors are not there or not one for each frequency.
+    ``rotated``: the dimensions of a head that are rotated. Divisors that are not Llama 3's are kept as LongRoPE's are.
+    Raises UserError for a kind of scaling that is not computed, and for one whose divisors are not there or not one for
+    each frequency.
     """
     prefix = f"{architecture}.rope."
     rope = Fields(
@@ -40,13 +41,13 @@ def rope_parameters(gguf: GGUFFile, architecture: str, head_dim: int) -> dict[st
     if len(ways) > 1:
         raise UserError(f"{gguf.where}: scales rotary positions twice ({' and '.join(ways)}), which is not supported")
     if LONG in gguf.tensors or SHORT in gguf.tensors or kind == "longrope":
-        return base | _longrope(gguf, rope, positions, head_dim)
+        return base | _longrope(gguf, rope, positions, rotated)
     if kind == "yarn":
         return base | _yarn(rope, positions)
     if DIVISORS in gguf.tensors:
         context = rope.size("scaling.original_context_length", _LLAMA3_CONTEXTS[0])
-        divisors = _divisors(gguf, DIVISORS, head_dim)
-        scaling = _llama3_scaling(divisors, base["rope_theta"], head_dim, context)
+        divisors = _divisors(gguf, DIVISORS, rotated)
+        scaling = _llama3_scaling(divisors, base["rope_theta"], rotated, context)
         if scaling is None:
             scaling = {
                 "rope_type": "longrope",
@@ -84,29 +85,29 @@ def _yarn(rope: Fields, positions: int) -> dict[str, Any]:
     return {key: value for key, value in scaling.items() if value is not None}
 
 
-def _longrope(gguf: GGUFFile, rope: Fields, positions: int, head_dim: int) -> dict[str, Any]:
+def _longrope(gguf: GGUFFile, rope: Fields, positions: int, rotated: int) -> dict[str, Any]:
     for name in (LONG, SHORT):
         if name not in gguf.tensors:
             raise UserError(f"{gguf.where}: has LongRoPE's scaling but no {name}")
     return {
         "rope_type": "longrope",
-        "long_factor": _divisors(gguf, LONG, head_dim),
-        "short_factor": _divisors(gguf, SHORT, head_dim),
+        "long_factor": _divisors(gguf, LONG, rotated),
+        "short_factor": _divisors(gguf, SHORT, rotated),
         "original_max_position_embeddings": rope.size("scaling.original_context_length", positions),
         "attention_factor": rope.positive("scaling.attn_factor", 1.0),
     }
 
 
-def _divisors(gguf: GGUFFile, name: str, head_dim: int) -> list[float]:
+def _divisors(gguf: GGUFFile, name: str, rotated: int) -> list[float]:
     tensor = gguf.tensors[name]
     if tensor.kind != "F32":
         raise UserError(f"{gguf.where}: {name} is not stored as F32")
-    if tensor.shape != (head_dim // 2,):
-        raise UserError(f"{gguf.where}: {name} has shape {list(tensor.shape)}, not [{head_dim // 2}]")
+    if tensor.shape != (rotated // 2,):
+        raise UserError(f"{gguf.where}: {name} has shape {list(tensor.shape)}, not [{rotated // 2}]")
     return list(gguf.raw(name).cast("f"))
 
 
-def _llama3_scaling(factors: list[float], theta: float, head_dim: int, context: int) -> dict[str, Any] | None:
+def _llama3_scaling(factors: list[float], theta: float, rotated: int, context: int) -> dict[str, Any] | None:
     """The llama3 parameters whose divisors are ``factors`` (to float32 accuracy), or None if there are none.
 
     The divisors only fix context/low and context/high, so low and high are taken to be Llama 3's 1 and 4.
@@ -115,7 +116,7 @@ def _llama3_scaling(factors: list[float], theta: float, head_dim: int, context: 
     if all(value == 1.0 for value in factors):
         return {"rope_type": "default"}
     for candidate in (context, *_LLAMA3_CONTEXTS):
-        expected = (_llama3_divisor(theta ** (2 * i / head_dim), factor, candidate) for i in range(head_dim // 2))
+        expected = (_llama3_divisor(theta ** (2 * i / rotated), factor, candidate) for i in range(rotated // 2))
         if all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(factors, expected, strict=True)):
             return {
                 "rope_type": "llama3",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import Experts, ModelConfig
@@ -10,7 +11,7 @@ from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.float8_weights import is_float8
 from spec_sdk.model.integer_layouts import integer_layout
 from spec_sdk.model.quantization_config import quantization_of
-from spec_sdk.model.rope_fields import read_rope
+from spec_sdk.model.rope_fields import read_rope, rotated_dims
 from spec_sdk.model.weight_table import (
     HEAD,
     KEYS,
@@ -19,6 +20,7 @@ from spec_sdk.model.weight_table import (
     QUERIES,
     VOCABULARY,
     Dim,
+    Packing,
     Weight,
     always,
     every_layer,
@@ -67,7 +69,9 @@ def attention(rotary_pairs: bool = False, minus_one: bool = False) -> tuple[Weig
     )
 
 
-def mlp(norm: str = "post_attention_layernorm", minus_one: bool = False) -> tuple[Weight, ...]:
+def mlp(
+    norm: str = "post_attention_layernorm", minus_one: bool = False, gguf_norm: str = "ffn_norm"
+) -> tuple[Weight, ...]:
     """The MLP sub-layer: its norm, and gate, up and down of the layers that have no mixture of experts."""
     hf, gguf = f"{_LAYER}.mlp", f"{_BLOCK}.ffn"
 
@@ -76,7 +80,7 @@ def mlp(norm: str = "post_attention_layernorm", minus_one: bool = False) -> tupl
         return linear(role, *names, shape, MLP, lambda config: config.mlp_bias, in_layer=has_mlp)
 
     return (
-        gain("post_norm", f"{_LAYER}.{norm}", f"{gguf}_norm", minus_one=minus_one),
+        gain("post_norm", f"{_LAYER}.{norm}", f"{_BLOCK}.{gguf_norm}", minus_one=minus_one),
         *part("gate", (MLP, MODEL)),
         *part("up", (MLP, MODEL)),
         *part("down", (MODEL, MLP)),
@@ -90,6 +94,32 @@ def output(minus_one: bool = False) -> tuple[Weight, ...]:
         gain("final_norm", "model.norm", "output_norm", minus_one=minus_one),
         Weight("head", *head, split=VOCABULARY, present=lambda config: not config.tie_embeddings),
     )
+
+
+def one_qkv(weights: Sequence[Weight]) -> list[Weight]:
+    """The same rows of families whose checkpoints and GGUF files have Q, K and V in one matrix."""
+    names = f"{_LAYER}.self_attn.qkv_proj.weight", f"{_BLOCK}.attn_qkv.weight"
+    return _within(weights, ("q", "k", "v"), *names, (QUERIES, KEYS, KEYS))
+
+
+def one_gate_up(weights: Sequence[Weight], name: str = f"{_LAYER}.mlp.gate_up_proj.weight") -> list[Weight]:
+    """The same rows of families whose checkpoints and GGUF files have gate and up in one matrix, these as ``name``."""
+    return _within(weights, ("gate", "up"), name, f"{_BLOCK}.ffn_up.weight", (MLP, MLP))
+
+
+def _within(
+    weights: Sequence[Weight], roles: Sequence[str], name: str, gguf: str, heights: tuple[Dim, ...]
+) -> list[Weight]:
+    return [
+        replace(
+            row,
+            packing=Packing(name, heights, roles.index(row.role)),
+            gguf_packing=Packing(gguf, heights, roles.index(row.role)),
+        )
+        if row.role in roles
+        else row
+        for row in weights
+    ]
 
 
 def gain(
@@ -150,14 +180,19 @@ def read_llama_like(
     theta: float = 10000.0,
     epsilon: float = 1e-6,
     experts: Experts | None = None,
+    partial_rotary: float | None = None,
+    rotary_neighbours: bool = False,
+    unrotated: Sequence[int] = (),
     computes: Collection[str] = (),
 ) -> ModelConfig:
     """The configuration of a Llama-like model, from rope_theta and rope_scaling or rope_parameters (transformers 5).
 
     ``kv_heads``, ``head_dim``, ``theta``, ``epsilon`` and ``tied`` are what transformers takes where config.json does
     not say: by default as many as query heads, the model dimension divided by them, and false. ``windows``: the sliding
-    window of every layer. ``computes``: keys of config.json that the family reads itself, and that mean nothing in
-    others. Raises UserError for what the decoder does not compute and for impossible values.
+    window of every layer. ``partial_rotary``: of families that may rotate only a part of a head, which part by default.
+    ``rotary_neighbours``, ``unrotated``: as :class:`ModelConfig` has them. ``computes``: keys of config.json that the
+    family reads itself, and that mean nothing in others. Raises UserError for what the decoder does not compute and for
+    impossible values.
     """
     _refuse_unsupported(fields, [*computes, *(EXPERT_COUNTS if experts is not None else ())])
     heads = fields.size("num_attention_heads")
@@ -168,7 +203,8 @@ def read_llama_like(
         raise UserError(f"{fields.where}: {heads} attention heads do not divide into {kv_heads} key-value heads")
     if head_dim < 2 or head_dim % 2:
         raise UserError(f"{fields.where}: head_dim is {head_dim}, rotary positions need an even one")
-    theta, scaling = read_rope(fields, head_dim, theta)
+    rotated = rotated_dims(fields, head_dim, partial_rotary)
+    theta, scaling = read_rope(fields, rotated, theta)
     vocabulary = fields.size("vocab_size")
     positions = fields.size("max_position_embeddings") if scaling is None else scaling.context
     return ModelConfig(
@@ -193,6 +229,9 @@ def read_llama_like(
         bos_token_id=next(iter(fields.token_ids("bos_token_id", vocabulary)), None),
         windows=tuple(windows) if any(windows) else (),
         experts=experts,
+        rotary_dims=None if rotated == head_dim else rotated,
+        rotary_neighbours=rotary_neighbours,
+        unrotated=tuple(unrotated),
     )
 
 
@@ -229,5 +268,3 @@ def _refuse_unsupported(fields: Fields, computes: Collection[str]) -> None:
     for key, feature in _NOT_COMPUTED.items():
         if key not in computes and fields.get(key) not in (None, False, 0, []):
             raise UserError(f"{fields.where}: {feature} ({key}={fields.get(key)}) is not supported")
-    if fields.number("partial_rotary_factor", 1.0) != 1.0:
-        raise UserError(f"{fields.where}: partial rotary positions (partial_rotary_factor) are not supported")

@@ -15,6 +15,7 @@ from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
 from spec_sdk.model.freed_memory import return_freed_memory
 from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_whisper import load_whisper
+from spec_sdk.model.rotary_rows import as_rotated, matrix_as_rotated
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import has_experts
 from spec_sdk.ops import Ops
@@ -48,7 +49,7 @@ def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype,
         head: Projection = weights.reduced_head(lent.token_R, embedding, lent_rows, lent.head)
     else:
         head = (lent and lent.head) or weights.head(embedding)
-    return Decoder(config, blocks, embedding, weights.read("final_norm"), head, stack=stack)
+    return Decoder(config, blocks, embedding, weights.final_norm(), head, stack=stack)
 
 
 def load_blocks(source: TensorSource, device: torch.device, dtype: torch.dtype, ops: Ops) -> list[BlockWeights]:
@@ -95,8 +96,7 @@ def load_target_ends(source: TensorSource, name: str, device: torch.device, dtyp
     config, weights = source.config, _Weights(source, device, dtype, ops)
     embedding = weights.embedding()
     head = weights.head(embedding)
-    norm_M = weights.read("final_norm")
-    return TargetEnds(name, config.num_layers, head.outputs, embedding, norm_M, config.rms_norm_eps, head, config)
+    return TargetEnds(name, config.num_layers, head.outputs, embedding, weights.final_norm(), head, config)
 
 
 def _mixture(weights: _Weights, config: Experts, layer: int) -> MixtureOfExperts:
@@ -141,6 +141,13 @@ class _Weights:
     def read_if_any(self, role: str, layer: int) -> torch.Tensor | None:
         """None for a model without such weights."""
         return self.read(role, layer) if role in self else None
+
+    def final_norm(self) -> torch.Tensor:
+        """The gain before the output head. The scale of logits is in it, which rounding would change for all tokens."""
+        scale = self._source.config.logit_scale
+        if scale == 1.0:
+            return self.read("final_norm")
+        return self.read("final_norm", dtype=torch.promote_types(self._dtype, torch.float32)) * scale
 
     def embedding(self) -> Embedding:
         """What tokens look up."""
@@ -226,12 +233,12 @@ class _Weights:
             part = self._source.quantized(self._table.name(role, layer, expert))
             if part is None:
                 return None
-            parts.append(part)
+            parts.append(matrix_as_rotated(role, part, self._source.config))
         whole = QuantizedMatrix.below(parts)
         return None if whole is None else whole.to(self._device)
 
     def _tensor(self, role: str, layer: int, expert: int = 0) -> torch.Tensor:
-        tensor = self._source.tensor(self._table.name(role, layer, expert))
+        tensor = as_rotated(role, self._source.tensor(self._table.name(role, layer, expert)), self._source.config)
         return tensor.to(self._dtype_of(role)) + 1.0 if self._table.row(role).gain_minus_one else tensor
 
     def _dtype_of(self, role: str) -> torch.dtype:

@@ -31,24 +31,37 @@ def experts(module: str, gate: str, up: str, down: str) -> tuple[Weight, ...]:
     transformers 5 keeps all experts of a layer in one tensor; it writes checkpoints so when told not to write them in
     their original format.
     """
-    each, packed = f"{_LAYER}.{module}.experts.{{expert}}", f"{_LAYER}.mlp.experts"
-    router = f"{_LAYER}.{module}.gate.weight"
+    packed = f"{_LAYER}.mlp.experts"
+    router = Packing(f"{_LAYER}.mlp.gate.weight") if module != "mlp" else None
     return (
-        Weight(
-            "router",
-            router,
-            f"{_FFN}_gate_inp.weight",
-            (EXPERTS, MODEL),
-            packing=Packing(f"{_LAYER}.mlp.gate.weight") if module != "mlp" else None,
-            in_layer=has_experts,
-        ),
+        _router(f"{_LAYER}.{module}.gate.weight", router),
+        *_experts(f"{_LAYER}.{module}", gate, up, down, f"{packed}.gate_up_proj", f"{packed}.down_proj"),
+    )
+
+
+def experts_in_two(module: str) -> tuple[Weight, ...]:
+    """The same of Granite, whose checkpoints have the experts of a layer in two tensors from the beginning."""
+    hf = f"{_LAYER}.{module}"
+    return (
+        _router(f"{hf}.router.layer.weight"),
+        *_experts(hf, "w1", "w3", "w2", f"{hf}.input_linear.weight", f"{hf}.output_linear.weight"),
+    )
+
+
+def _router(name: str, packing: Packing | None = None) -> Weight:
+    return Weight("router", name, f"{_FFN}_gate_inp.weight", (EXPERTS, MODEL), packing=packing, in_layer=has_experts)
+
+
+def _experts(module: str, gate: str, up: str, down: str, gate_up: str, all_down: str) -> tuple[Weight, ...]:
+    each = f"{module}.experts.{{expert}}"
+    return (
         Weight(
             "expert_gate",
             f"{each}.{gate}.weight",
             f"{_FFN}_gate_exps.weight",
             (EXPERT_MLP, MODEL),
             EXPERT_MLP,
-            packing=Packing(f"{packed}.gate_up_proj", part=0, parts=2),
+            packing=Packing(gate_up, (EXPERT_MLP, EXPERT_MLP), part=0),
             in_layer=has_experts,
         ),
         Weight(
@@ -57,7 +70,7 @@ def experts(module: str, gate: str, up: str, down: str) -> tuple[Weight, ...]:
             f"{_FFN}_up_exps.weight",
             (EXPERT_MLP, MODEL),
             EXPERT_MLP,
-            packing=Packing(f"{packed}.gate_up_proj", part=1, parts=2),
+            packing=Packing(gate_up, (EXPERT_MLP, EXPERT_MLP), part=1),
             in_layer=has_experts,
         ),
         Weight(
@@ -66,7 +79,7 @@ def experts(module: str, gate: str, up: str, down: str) -> tuple[Weight, ...]:
             f"{_FFN}_down_exps.weight",
             (MODEL, EXPERT_MLP),
             EXPERT_MLP,
-            packing=Packing(f"{packed}.down_proj"),
+            packing=Packing(all_down),
             in_layer=has_experts,
         ),
     )

@@ -1,4 +1,4 @@
-"""Checkpoints in which transformers 5 left several tensors of a layer in one, read under their original names."""
+"""Checkpoints that have several tensors of a layer in one, read under the names of the table of weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,28 @@ from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.stored_matrices import StoredMatrices
 from spec_sdk.model.weight_table import Shape, WeightTable
 from spec_sdk.ops.quantized import QuantizedMatrix
+
+
+def part_of(tensor: torch.Tensor, name: str, table: WeightTable) -> torch.Tensor:
+    """The rows that are ``name``, a view, of the tensor that :meth:`WeightTable.packed` says of it."""
+    row, _, expert = table.entry(name)
+    rows = table.rows_within(row, row.packing)
+    return (tensor[expert] if row.per_expert else tensor)[rows.start : rows.stop]
+
+
+def published(tensors: Mapping[str, torch.Tensor], table: WeightTable) -> dict[str, torch.Tensor]:
+    """Tensors of a table under the names that its family's checkpoints have: matrices of one input joined, if they are.
+
+    Those of experts stay apart.
+    """
+    parts: dict[str, dict[int, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        row, packed = table.entry(name).row, table.packed(name)
+        if row.packing is None or packed is None or row.per_expert:
+            parts[name] = {0: tensor}
+        else:
+            parts.setdefault(packed[0], {})[row.packing.part] = tensor
+    return {name: torch.cat([of[part] for part in sorted(of)]) for name, of in parts.items()}
 
 
 class WeightStore:
@@ -44,12 +66,7 @@ class WeightStore:
         """A tensor in floating point, memory-mapped if it is stored so. Raises KeyError for an unknown name."""
         if name not in self._packed:
             return self._store.tensor(name)
-        row, _, expert = self._table.entry(name)
-        assert row.packing is not None
-        tensor = self._store.tensor(self._packed[name])
-        if row.per_expert:
-            tensor = tensor[expert]
-        return tensor.chunk(row.packing.parts)[row.packing.part]
+        return part_of(self._store.tensor(self._packed[name]), name, self._table)
 
     def part(self, name: str, axis: int, first: int, end: int) -> torch.Tensor:
         """Some rows (``axis`` 0) or columns of a tensor: only they are read of one that is stored in floating point.
@@ -60,25 +77,28 @@ class WeightStore:
 
     def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
         """The same of a matrix that is stored in few bits. Columns must be whole groups."""
-        if name in self._packed:
-            return None
-        return self._store.quantized_part(name, *self._rows_and_columns(name, axis, first, end))
+        return self._store.quantized_part(self._packed.get(name, name), *self._rows_and_columns(name, axis, first, end))
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """The matrix as stored, memory-mapped; None for one that is stored in floating point."""
-        return None if name in self._packed else self._store.quantized(name)
+        matrix = self._store.quantized(self._packed.get(name, name))
+        if matrix is None or name not in self._packed:
+            return matrix
+        rows = self._table.rows_within(row := self._table.entry(name).row, row.packing)
+        return matrix.rows(slice(rows.start, rows.stop))
 
     def _rows_and_columns(self, name: str, axis: int, first: int, end: int) -> tuple[range, range | None]:
         """Where a part lies in the matrix that is stored, all dims but the last together its rows."""
         row, _, expert = self._table.entry(name)
-        rows = self._table.shape(row.role)[0]
-        before = 0
-        if name in self._packed:
-            assert row.packing is not None
-            before = rows * (row.packing.part + row.packing.parts * (expert if row.per_expert else 0))
+        rows = self._table.rows_within(row, row.packing if name in self._packed else None)
+        if name in self._packed and row.per_expert:
+            packed = self._table.packed(name)
+            assert packed is not None
+            height = packed[1][1]
+            rows = range(expert * height + rows.start, expert * height + rows.stop)
         if axis == 0:
-            return range(before + first, before + end), None
-        return range(before, before + rows), range(first, end)
+            return rows[first:end], None
+        return rows, range(first, end)
 
     def check_floating(self, names: Iterable[str]) -> None:
         """Raise UserError if one of ``names`` is stored as neither ordinary floating point nor a matrix in few bits."""

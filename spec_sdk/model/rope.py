@@ -10,16 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from spec_sdk.model.config import Rope, RopeKind, RopeScaling
 
 
 def inverse_frequencies(head_dim: int, rope: Rope) -> torch.Tensor:
-    """Rotation speed of each pair of dimensions [D/2], float32, in radians per token, scaled as the checkpoint asks."""
+    """Rotation speed of each pair of dimensions [D/2], float32, in radians per token, scaled as the checkpoint asks.
+
+    Pairs that are not rotated are the last ones; their speed is 0.
+    """
     theta, scaling = rope.theta, rope.scaling
-    if scaling is None:
-        return _frequencies(head_dim, theta)
-    return _SCALED[scaling.kind](head_dim, theta, scaling)
+    rotated = head_dim if rope.dims is None else rope.dims
+    if rotated == 0:
+        return torch.zeros(head_dim // 2)
+    frequency = _frequencies(rotated, theta) if scaling is None else _SCALED[scaling.kind](rotated, theta, scaling)
+    return F.pad(frequency, (0, (head_dim - rotated) // 2))
 
 
 def _frequencies(head_dim: int, theta: float) -> torch.Tensor:
@@ -89,7 +95,9 @@ class RotaryTable:
 
     def __init__(self, head_dim: int, rope: Rope, device: torch.device, dtype: torch.dtype) -> None:
         self._frequency = inverse_frequencies(head_dim, rope).to(device)
-        self._attention_factor = 1.0 if rope.scaling is None else rope.scaling.attention_factor
+        factor = 1.0 if rope.scaling is None else rope.scaling.attention_factor
+        # what is not rotated stays as it is
+        self._factor_D = torch.where(self._frequency == 0, 1.0, factor).repeat(2)
         self._dtype = dtype
         self._tables = torch.empty(0), torch.empty(0)
 
@@ -98,8 +106,8 @@ class RotaryTable:
         if positions > self._tables[0].shape[0]:
             position_C = torch.arange(positions, device=self._frequency.device, dtype=torch.float32)
             angle_CD = torch.outer(position_C, self._frequency).repeat(1, 2)
-            cos_CD = (angle_CD.cos() * self._attention_factor).to(self._dtype)
-            sin_CD = (angle_CD.sin() * self._attention_factor).to(self._dtype)
+            cos_CD = (angle_CD.cos() * self._factor_D).to(self._dtype)
+            sin_CD = (angle_CD.sin() * self._factor_D).to(self._dtype)
             # both at once, for other threads that read them
             self._tables = cos_CD, sin_CD
         return self._tables[0].shape[0]

@@ -13,33 +13,55 @@ SPELLINGS = ("rope_scaling", "rope_parameters")
 """Where a config.json has the scaling; of both, transformers takes the first."""
 
 
-def read_rope(fields: Fields, head_dim: int, default_theta: float = 10000.0) -> tuple[float, RopeScaling | None]:
+_PARTIAL = "partial_rotary_factor"
+
+
+def rotated_dims(fields: Fields, head_dim: int, default: float | None = None) -> int:
+    """How many dimensions of a head are rotated: ``partial_rotary_factor`` of them.
+
+    ``default``: the factor where config.json does not say, of families whose positions may be partial; None for
+    families whose are not. Raises UserError for partial ones among these, and for dimensions that are no pairs.
+    """
+    section = _section(fields)
+    factor = fields.positive(_PARTIAL, default or 1.0)
+    factor = factor if section is None else section.positive(_PARTIAL, factor)
+    if default is None and factor != 1.0:
+        raise UserError(f"{fields.where}: partial rotary positions ({_PARTIAL}) are not supported")
+    dims = int(head_dim * factor)
+    if not 0 < dims <= head_dim or dims % 2:
+        raise UserError(f"{fields.where}: {_PARTIAL} {factor:g} rotates {dims} of a head's {head_dim} dimensions")
+    return dims
+
+
+def _section(fields: Fields) -> Fields | None:
+    key = next((k for k in SPELLINGS if fields.get(k)), None)
+    return None if key is None else fields.section(key)
+
+
+def read_rope(fields: Fields, rotated: int, default_theta: float = 10000.0) -> tuple[float, RopeScaling | None]:
     """Base and scaling, from rope_theta and rope_scaling or, without the latter, from rope_parameters (transformers 5).
 
-    The scaling's ``context`` is the model's own: ``max_position_embeddings``, and with YaRN the original context
-    times the factor where that is more. Raises UserError for a kind of scaling that is not computed, and for parameters
-    that differ between layers.
+    ``rotated``: the dimensions of a head that are rotated. The scaling's ``context`` is the model's own:
+    ``max_position_embeddings``, and with YaRN the original context times the factor where that is more. Raises
+    UserError for a kind of scaling that is not computed, and for parameters that differ between layers.
     """
-    key = next((k for k in SPELLINGS if fields.get(k)), None)
-    if key is None:
+    rope = _section(fields)
+    if rope is None:
         return fields.positive("rope_theta", default_theta), None
-    rope = fields.section(key)
     if any(isinstance(value, Mapping) for value in rope.values.values()):
-        raise UserError(f"{fields.where}: {key} differ between layers, which is not supported")
+        raise UserError(f"{rope.where}: they differ between layers, which is not supported")
     theta = rope.positive("rope_theta", fields.positive("rope_theta", default_theta))
-    if rope.number("partial_rotary_factor", 1.0) != 1.0:
-        raise UserError(f"{fields.where}: partial rotary positions (partial_rotary_factor) are not supported")
     kind = rope.text("rope_type", rope.text("type", "default"))
     if kind == "default":
         return theta, None
     if kind not in _READERS:
         known = ["default", *(name for name in _READERS if name != "su")]
         raise UserError(f"{fields.where}: unsupported rope type '{kind}'{did_you_mean(kind, known)}")
-    if head_dim <= 2 or theta <= 1:
+    if rotated <= 2 or theta <= 1:
         raise UserError(
-            f"{rope.where}: {kind} takes a rope_theta above 1 and heads of 4 or more, not {theta}, {head_dim}"
+            f"{rope.where}: {kind} takes a rope_theta above 1 and heads of 4 or more, not {theta}, {rotated}"
         )
-    return theta, _READERS[kind](fields, rope, head_dim)
+    return theta, _READERS[kind](fields, rope, rotated)
 
 
 def _linear(fields: Fields, rope: Fields, head_dim: int) -> RopeScaling:

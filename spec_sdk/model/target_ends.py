@@ -28,7 +28,6 @@ class TargetEnds:
     vocabulary: int
     embedding: Embedding
     final_norm_M: torch.Tensor
-    epsilon: float
     output_head: Projection
     config: ModelConfig
 
@@ -41,7 +40,6 @@ class TargetEnds:
             decoder.vocabulary,
             decoder.embedding,
             decoder.final_norm_M,
-            decoder.config.rms_norm_eps,
             decoder.output_head,
             decoder.config,
         )
@@ -52,6 +50,6 @@ class TargetEnds:
         return self.embedding.width
 
     def final_norm(self, h: torch.Tensor) -> torch.Tensor:
-        """The norm before the output head, of states [..., M] that left the last block."""
+        """The norm before the output head, of hidden states [..., M] of the last block."""
         gain_M = self.final_norm_M
-        return F.rms_norm(h.to(gain_M.dtype), gain_M.shape, gain_M, self.epsilon).to(h.dtype)
+        return F.rms_norm(h.to(gain_M.dtype), gain_M.shape, gain_M, self.config.norm_eps_of_states).to(h.dtype)

@@ -5,7 +5,7 @@ Legend: B requests, N rows of a request, M model dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -82,7 +82,8 @@ class TorchExecutor(Executor):
         if self._whole_pass is not None and runs_plainly(plan.runner, self.layers):
             whole = self._whole_pass(inputs, cache, plan.taps, plan.logits)
             if whole is not None:
-                h_BNM, hidden, logits_BNV = whole
+                h_BNM, states, logits_BNV = whole
+                hidden = self._hidden(states)
                 if plan.logits == "none":
                     return PassOutput(h_BNM[..., :0], hidden, plan.runner.reports())
                 made = None if plan.epilogue is None else plan.epilogue(logits_BNV)
@@ -91,12 +92,15 @@ class TorchExecutor(Executor):
         h_BNM = plan.runner.run(self.decoder.of_pass(work), h_BNM, work)
         reports = plan.runner.reports()
         if plan.logits == "none":
-            return PassOutput(h_BNM[..., :0], work.hidden, reports)
+            return PassOutput(h_BNM[..., :0], self._hidden(work.hidden), reports)
         if plan.logits == "last":
             h_BNM = last_live_row(h_BNM, inputs)
         logits_BNV = self.decoder.head(h_BNM)
         made = None if plan.epilogue is None else plan.epilogue(logits_BNV)
-        return PassOutput(logits_BNV, work.hidden, reports, self.decoder.token_R, made)
+        return PassOutput(logits_BNV, self._hidden(work.hidden), reports, self.decoder.token_R, made)
+
+    def _hidden(self, states: Mapping[int, torch.Tensor]) -> Mapping[int, torch.Tensor]:
+        return {layer: self.decoder.published(state_BNM) for layer, state_BNM in states.items()}
 
     @cached_property
     def _whole_pass(self) -> Callable[..., Any] | None:

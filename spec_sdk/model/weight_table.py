@@ -71,14 +71,14 @@ def has_shared_expert(config: ModelConfig, layer: int) -> bool:
 
 @dataclass(frozen=True)
 class Packing:
-    """Where transformers 5 keeps a tensor, if not under its own name: number ``part`` of ``parts`` along the rows.
+    """Within which tensor another lies: one of several along its rows, of these ``heights``, and which ``part``.
 
-    All experts of a layer are one tensor there, expert first.
+    Without heights it has the tensor to itself. All experts of a layer are one tensor, expert first.
     """
 
     name: str
+    heights: tuple[Dim, ...] = ()
     part: int = 0
-    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Weight:
     ``rotary_pairs``: llama.cpp's converter reorders its rows, head by head, so that the two of a rotary pair are
     neighbours; Hugging Face has them half a head apart.
     ``present``: whether a model of this configuration has it. ``layers``: how many ``{layer}`` counts; ``in_layer``:
-    whether that layer has it. ``packing``: where transformers 5 may keep it.
+    whether that layer has it. ``packing``: where else checkpoints of Hugging Face may keep it; ``gguf_packing``: where
+    GGUF files do.
     """
 
     role: str
@@ -111,6 +112,7 @@ class Weight:
     layers: Callable[[ModelConfig], int] = decoder_layers
     in_layer: Callable[[ModelConfig, int], bool] = every_layer
     packing: Packing | None = None
+    gguf_packing: Packing | None = None
 
     @property
     def per_layer(self) -> bool:
@@ -188,7 +190,18 @@ class WeightTable:
     def gguf_name(self, name: str) -> str:
         """A Hugging Face name's in GGUF files. Raises KeyError for a name that the model does not have."""
         row, layer, _ = self._entries[name]
-        return row.gguf.format(layer=layer)
+        return (row.gguf_packing.name if row.gguf_packing else row.gguf).format(layer=layer)
+
+    def gguf_rows(self, name: str) -> range:
+        """Which rows of that tensor a Hugging Face name is. Raises KeyError for a name that the model does not have."""
+        row = self._entries[name].row
+        return self.rows_within(row, row.gguf_packing)
+
+    def rows_within(self, row: Weight, packing: Packing | None) -> range:
+        """Which rows of the tensor that ``packing`` names are this one, or of its own."""
+        heights = [dim.of(self._config) for dim in (packing and packing.heights) or ()]
+        before = sum(heights[: packing.part]) if packing else 0
+        return range(before, before + row.shape[0].of(self._config))
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
@@ -200,21 +213,26 @@ class WeightTable:
         """GGUF name → shape of every tensor of the model in GGUF files."""
         experts = EXPERTS.of(self._config)
         return {
-            row.gguf.format(layer=layer): (
+            self.gguf_name(name): (
                 *((experts,) if row.per_expert else ()),
-                *(dim.of(self._config) for dim in row.shape if dim is not ONE),
+                *self._packed_shape(row.gguf_packing, [dim for dim in row.shape if dim is not ONE]),
             )
-            for row, layer, _ in self._entries.values()
+            for name, (row, _, _) in self._entries.items()
         }
 
     def packed(self, name: str) -> tuple[str, Shape] | None:
-        """The tensor that transformers 5 may keep a Hugging Face name's in, and its shape; None if it has no other.
+        """The tensor that may hold a Hugging Face name's in its place, and its shape; None if there is none such.
 
         Raises KeyError for a name that the model does not have.
         """
         row, layer, _ = self._entries[name]
         if row.packing is None:
             return None
-        rows, *rest = self.shape(row.role)
         experts = (EXPERTS.of(self._config),) if row.per_expert else ()
-        return row.packing.name.format(layer=layer), (*experts, rows * row.packing.parts, *rest)
+        return row.packing.name.format(layer=layer), (*experts, *self._packed_shape(row.packing, row.shape))
+
+    def _packed_shape(self, packing: Packing | None, dims: Sequence[Dim]) -> Shape:
+        shape = [dim.of(self._config) for dim in dims]
+        if packing and packing.heights:
+            shape[0] = sum(dim.of(self._config) for dim in packing.heights)
+        return tuple(shape)

@@ -14,11 +14,12 @@ import torch
 
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_json
-from spec_sdk.model.architectures import read_config
+from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.borrowed_weights import KEY, VOCABULARY
 from spec_sdk.model.checkpoint import Checkpoint
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.packed_weights import published
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
 from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
 from spec_sdk.model.text_settings import text_settings
@@ -58,6 +59,11 @@ def draft_settings(target: Checkpoint, shape: DraftShape, whole: bool) -> dict[s
     }
     if isinstance(kinds := values.get("layer_types"), list):
         values["layer_types"] = [kinds[layer] for layer in shape.layers]
+    if "shared_intermediate_size" in values:
+        # Granite 4's name of it
+        values["shared_intermediate_size"] = config.intermediate_size
+    if target.config.unrotated:
+        values["no_rope_layers"] = [int(layer not in config.unrotated) for layer in range(config.num_layers)]
     if not whole:
         values[KEY] = ["embedding"] if target.config.tie_embeddings else ["embedding", "head"]
     if _as_read(values, target) != config:
@@ -95,7 +101,7 @@ def write_draft(
     directory.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, torch.Tensor] = {}
     ends = () if KEY in settings else model.end_tensors()
-    for name, tensor in (*model.tensors(), *ends):
+    for name, tensor in published(dict((*model.tensors(), *ends)), weights_of(model.config)).items():
         if stored in BITS and tensor.dim() == 2 and tensor.shape[1] % GROUP == 0:
             matrix = quantize(tensor.cpu(), BITS[stored])
             tensors[name + CODES], tensors[name + SCALE] = matrix.codes_OC, matrix.scale_OG

@@ -20,6 +20,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.draft_heads.head_spec import read_layer
+from spec_sdk.model.rotary_rows import as_rotated
 from spec_sdk.training.draft_shape import DraftShape
 
 NOISE = 0.01
@@ -49,7 +50,8 @@ def head_config(target: ModelConfig, values: Mapping[str, Any], shape: DraftShap
     Raises UserError for a target whose layers are none that a head could begin as.
     """
     config = shape.config(target)
-    rope = {} if target.windowed_rope is not None else {key: values[key] for key in _ROPE_FIELDS if values.get(key)}
+    plainly_rotated = target.windowed_rope is None and target.rotary_dims is None
+    rope = {key: values[key] for key in _ROPE_FIELDS if values.get(key)} if plainly_rotated else {}
     body = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -60,7 +62,7 @@ def head_config(target: ModelConfig, values: Mapping[str, Any], shape: DraftShap
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
         "hidden_act": "silu",
-        "rms_norm_eps": config.rms_norm_eps,
+        "rms_norm_eps": config.norm_eps_of_states,
         "max_position_embeddings": values.get("max_position_embeddings", config.max_context),
         "rope_theta": config.rope_theta,
         **rope,
@@ -83,7 +85,7 @@ def head_start(
     config = read_layer(Fields(body, "the head's config.json"), ())
 
     def read(role: str, layer: int = 0) -> torch.Tensor:
-        tensor = source.tensor(theirs.name(role, layer)).to(torch.float32, copy=True)
+        tensor = as_rotated(role, source.tensor(theirs.name(role, layer)), target).to(torch.float32, copy=True)
         return tensor + 1 if theirs.row(role).gain_minus_one else tensor
 
     roles = ("input_norm", "q", "k", "v", "o", "post_norm", "gate", "up", "down")

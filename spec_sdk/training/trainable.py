@@ -15,6 +15,7 @@ from torch import nn
 
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.decoder import BlockWeights, Decoder, Rotations, TensorSource
+from spec_sdk.model.rotary_rows import as_rotated, as_stored
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
@@ -48,7 +49,8 @@ class TrainableDraft(Learner):
         self._table, theirs = weights_of(self.config), weights_of(target.config)
 
         def read(role: str, layer: int = 0) -> torch.Tensor:
-            tensor = target.tensor(theirs.name(role, layer)).to(torch.float32, copy=True)
+            tensor = as_rotated(role, target.tensor(theirs.name(role, layer)), target.config)
+            tensor = tensor.to(torch.float32, copy=True)
             return tensor + 1 if theirs.row(role).gain_minus_one else tensor
 
         self._roles = [role for role in self._table.roles if role not in ENDS]
@@ -94,9 +96,10 @@ class TrainableDraft(Learner):
         return None
 
     def logits(self, state_AM: torch.Tensor) -> torch.Tensor:
-        """[A, R] of the tokens that it can draft, in the precision of the model, soft-capped if it is."""
+        """[A, R] of the tokens that it can draft, in the precision of the model, scaled and soft-capped if it is."""
         logit_AR = F.linear(state_AM.to(self._head_RM.dtype), self._head_RM)
-        cap = self.config.logit_softcap
+        scale, cap = self.config.logit_scale, self.config.logit_softcap
+        logit_AR = logit_AR if scale == 1.0 else logit_AR * scale
         return logit_AR if cap is None else torch.tanh(logit_AR / cap) * cap
 
     def places(self, token: torch.Tensor) -> torch.Tensor:
@@ -109,6 +112,7 @@ class TrainableDraft(Learner):
             row = self._table.row(role)
             for layer in range(self.config.num_layers) if row.per_layer else (0,):
                 tensor = self.weights[f"{role}_{layer}" if row.per_layer else role].detach()
+                tensor = as_stored(role, tensor, self.config)
                 yield self._table.name(role, layer), tensor - 1 if row.gain_minus_one else tensor
 
     def end_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable
@@ -29,9 +30,12 @@ GGUF_ARCHITECTURE = {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3",
+    "glm": "glm4",
 }
 """Where it is not the model type."""
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+PERMUTED = ("llama", "granite", "granitemoe", "smollm3")
+"""Those of which llama.cpp's converter reorders Q and K."""
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe")
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
 
 
@@ -140,7 +144,13 @@ def write_gguf(
     writer.add_rope_freq_base(rope["rope_theta"])
     if architecture in ("gemma2", "gemma3"):
         _add_gemma(writer, config, rope)
-    writer.add_rope_dimension_count(head_dim)
+    if architecture.startswith("granite"):
+        _add_multipliers(writer, config)
+    if rope["rope_type"] == "longrope":
+        _add_long_rope(writer, config, rope)
+    if config.model_type == "phi3" and config.sliding_window:
+        writer.add_sliding_window(config.sliding_window)
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
@@ -151,6 +161,7 @@ def write_gguf(
         customize(writer)
     table = weights_of(read_config(config.to_dict(), "tests"))
     kind_of = (lambda name: kind) if isinstance(kind, str) else kind
+    joined: dict[str, list[np.ndarray]] = {}
     for hf_name, tensor in _converted(checkpoint_tensors(model)).items():
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -159,13 +170,16 @@ def write_gguf(
             values = values + 1
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
         for part, count in heads.items():
-            if f".{part}." in hf_name and architecture == "llama":
+            if f".{part}." in hf_name and architecture in PERMUTED:
                 values = _permuted(values, count)
+        joined.setdefault(table.gguf_name(hf_name), []).append(values)
+    for name, parts in joined.items():
+        values = np.concatenate(parts)
         # llama.cpp's converter leaves routers in F32
-        stored_as = gguf.GGMLQuantizationType[kind_of(table.gguf_name(hf_name))]
-        matrix = values.ndim > 1 and stored_as.name != "F32" and not hf_name.endswith(".gate.weight")
+        stored_as = gguf.GGMLQuantizationType[kind_of(name)]
+        matrix = values.ndim > 1 and stored_as.name != "F32" and not name.endswith("ffn_gate_inp.weight")
         data = quantized(np.ascontiguousarray(values), stored_as) if matrix else np.ascontiguousarray(values)
-        writer.add_tensor(table.gguf_name(hf_name), data, raw_dtype=stored_as if matrix else None)
+        writer.add_tensor(name, data, raw_dtype=stored_as if matrix else None)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -194,6 +208,23 @@ def _add_gemma(writer: gguf.GGUFWriter, config: Any, rope: dict[str, Any]) -> No
         writer.add_rope_scaling_factor(rope["factor"])
 
 
+def _add_multipliers(writer: gguf.GGUFWriter, config: Any) -> None:
+    writer.add_attention_scale(config.attention_multiplier)
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+
+
+def _add_long_rope(writer: gguf.GGUFWriter, config: Any, rope: dict[str, Any]) -> None:
+    """As llama.cpp's converter does: the factor of attention is the root that LongRoPE's authors give."""
+    original = config.original_max_position_embeddings
+    scale = config.max_position_embeddings / original
+    writer.add_rope_scaling_orig_ctx_len(original)
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
+    for name in ("long", "short"):
+        writer.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], dtype=np.float32))
+
+
 def _converted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """As llama.cpp's converter has them: the experts of a layer as one, under the first one's name; no dims of 1."""
     experts: dict[str, list[torch.Tensor]] = {}
@@ -204,9 +235,10 @@ def _converted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
-    writer.add_expert_count(config.num_local_experts if config.model_type == "mixtral" else config.num_experts)
+    of_local = config.model_type in ("mixtral", "granitemoe")
+    writer.add_expert_count(config.num_local_experts if of_local else config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
-    if config.model_type != "mixtral":
+    if not of_local:
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type == "qwen2_moe":
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)

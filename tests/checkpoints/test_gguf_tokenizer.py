@@ -149,6 +149,8 @@ def test_every_end_token_of_the_file_stops(tmp_path: Path) -> None:
         ("llama-bpe", "HelloWorld's 1234", ["HelloWorld", "'s", "Ġ", "123", "4"]),
         ("smaug-bpe", "HelloWorld's 1234", ["HelloWorld", "'s", "Ġ", "123", "4"]),
         ("stablelm2", "don't 12", ["don", "'t", "Ġ", "1", "2"]),
+        ("glm4", "HelloWorld's 1234", ["HelloWorld", "'s", "Ġ", "123", "4"]),
+        ("gpt-4o", "HelloWorld's 1234", ["Hello", "World's", "Ġ", "123", "4"]),
         ("seed-coder", "a ;\n\nb", ["a", "Ġ;", "ĊĊ", "b"]),
         ("qwen2", "a ;\n\nb", ["a", "Ġ;ĊĊ", "b"]),
         ("starcoder", "in   2013", ["in", "ĠĠĠ", "2", "0", "1", "3"]),
@@ -164,7 +166,7 @@ def test_text_is_split_as_the_file_names_it(pre: str, text: str, pieces: list[st
     assert [piece for piece, _ in fast.pre_tokenizer.pre_tokenize_str(text)] == pieces
 
 
-@pytest.mark.parametrize(("pre", "whole"), [("tekken", True), ("smaug-bpe", False)])
+@pytest.mark.parametrize(("pre", "whole"), [("tekken", True), ("smaug-bpe", False), ("gpt-4o", False)])
 def test_a_piece_that_is_a_token_may_need_no_merges(pre: str, whole: bool, tmp_path: Path) -> None:
     def tokenizer(writer: gguf.GGUFWriter) -> None:
         add_byte_level(writer, pre)

@@ -26,6 +26,9 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "capped_scores": ("gemma2", {"sliding_window": 6}),
     "uneven_heads": ("smollm", {"num_key_value_heads": 3, "num_attention_heads": 6}),
     "uneven_rest": ("llama2", {"vocab_size": 97, "intermediate_size": 81}),
+    "partly_rotated_neighbours": ("glm", {}),
+    "joined_and_partly_rotated": ("phi4", {}),
+    "multipliers": ("granite", {}),
     "experts": ("qwen2_moe", {"moe_intermediate_size": 25}),
     "one_kv_head": ("smollm", {"num_key_value_heads": 1, "num_attention_heads": 3, "hidden_size": 48}),
 }

@@ -100,7 +100,7 @@ def test_the_target_s_ends_are_those_of_its_decoder() -> None:
     source = ModelTensors("llama2", 3)
     loaded = load_target_ends(source, "x", CPU, torch.float32, Ops())
     own = TargetEnds.of("x", load_decoder(source, CPU, torch.float32))
-    assert (loaded.layers, loaded.vocabulary, loaded.epsilon) == (own.layers, own.vocabulary, own.epsilon)
+    assert (loaded.layers, loaded.vocabulary, loaded.config) == (own.layers, own.vocabulary, own.config)
     assert torch.equal(loaded.embedding.weight_VM, own.embedding.weight_VM)
     assert torch.equal(loaded.output_head.weight_OI, own.output_head.weight_OI)
     assert torch.equal(loaded.final_norm_M, own.final_norm_M)

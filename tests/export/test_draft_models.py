@@ -32,7 +32,7 @@ SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attent
 
 
 @pytest.mark.parametrize("stored", ["float32", "int4"])
-@pytest.mark.parametrize("name", ["smollm", "llama2", "qwen3"])
+@pytest.mark.parametrize("name", ["smollm", "llama2", "qwen3", "phi3", "glm4", "smollm3", "granite"])
 def test_a_trained_draft_is_written_whole(name: str, stored: str, tmp_path: Path) -> None:
     target = written(tmp_path, name, stored, False, token_R=torch.arange(0, VOCABULARY, 2), **SIZES)
     place = tmp_path / "draft"

@@ -42,7 +42,7 @@ from tests.support.tiny_decoder import tiny_decoder
 EPSILON = 1e-5
 FAMILIES = [
     "smollm",
-    *(pytest.param(name, marks=pytest.mark.full) for name in ("biased_llama", "qwen2", "gemma")),
+    *(pytest.param(name, marks=pytest.mark.full) for name in ("biased_llama", "qwen2", "gemma", "phi4", "granite")),
     "qwen3",
 ]
 

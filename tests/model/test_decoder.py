@@ -172,8 +172,9 @@ def test_greedy_output_equals_generate(name: str, tmp_path: Path) -> None:
     assert tokens[len(prompt) :] == expected
 
 
-def test_hidden_states_equal_transformers(tmp_path: Path) -> None:
-    reference = write_checkpoint(tmp_path, "smollm")
+@pytest.mark.parametrize("name", ["smollm", "granite"])
+def test_hidden_states_equal_transformers(name: str, tmp_path: Path) -> None:
+    reference = write_checkpoint(tmp_path, name)
     tokens = list(range(3, 40))
     with torch.inference_mode():
         expected = reference(torch.tensor([tokens]), output_hidden_states=True).hidden_states

@@ -85,7 +85,10 @@ def session(decoder: Decoder, runner: SequentialRunner | None = None) -> Session
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["smollm", "llama2", "biased_llama", "qwen2", "qwen3", "mistral"])
+@pytest.mark.parametrize(
+    "name",
+    ["smollm", "llama2", "biased_llama", "qwen2", "qwen3", "mistral", "phi3", "glm", "ernie4_5", "smollm3", "granite"],
+)
 def test_blocks_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
     """Prefill and a tree pass; the reference takes the same weights in float64 where rounding decides."""
     found, expected = native(name, dtype), load_decoder(ModelTensors(name, 0, **KNOWN), CPU, dtype, Ops())

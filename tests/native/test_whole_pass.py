@@ -77,7 +77,9 @@ def results(executor: TorchExecutor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("family", ["smollm", "biased_llama", "qwen3", "mistral", "mistral_sliding"])
+@pytest.mark.parametrize(
+    "family", ["smollm", "biased_llama", "qwen3", "mistral", "mistral_sliding", "smollm3", "granite"]
+)
 @torch.no_grad()
 def test_the_bits_of_the_stages(
     family: str, dtype: torch.dtype, weights: str, passes: list[bool], monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,17 @@ LONG_ROPE = {
 }
 EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 QWEN2_MOE = {**EXPERTS, "shared_expert_intermediate_size": 40, "mlp_only_layers": [1]}
+LONG_PHI = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.25],
+    "long_factor": [1.0, 2.5, 7.0],
+}
+MULTIPLIERS = {
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.17,
+    "logits_scaling": 3.0,
+}
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("llama", {"num_key_value_heads": 6, "tie_word_embeddings": False}),
     "llama3": ("llama", {"rope_parameters": {"rope_theta": 500000.0, **LLAMA3_ROPE}}),
@@ -60,6 +71,34 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "sparse_steps": ("qwen3_moe", {**EXPERTS, "head_dim": 8, "decoder_sparse_step": 2, "attention_bias": True}),
     "qwen3": ("qwen3", {"head_dim": 16, "tie_word_embeddings": False}),
+    "phi3": ("phi3", {"sliding_window": 24}),
+    "phi4": (
+        "phi3",
+        {
+            "tie_word_embeddings": True,
+            "original_max_position_embeddings": 32,
+            "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75, **LONG_PHI},
+        },
+    ),
+    "glm": ("glm", {"head_dim": 16, "attention_bias": True}),
+    "glm4": ("glm4", {"head_dim": 16, "attention_bias": False}),
+    "ernie4_5": ("ernie4_5", {"head_dim": 16, "use_bias": True}),
+    "smollm3": ("smollm3", {"use_sliding_window": True, "sliding_window": 24}),
+    "seed_oss": ("seed_oss", {"head_dim": 16, "attention_out_bias": True}),
+    "granite": ("granite", {**MULTIPLIERS, "mlp_bias": True}),
+    "granitemoe": ("granitemoe", {**MULTIPLIERS, "num_local_experts": 5, "num_experts_per_tok": 2}),
+    "granite4": (
+        "granitemoehybrid",
+        {
+            **MULTIPLIERS,
+            "num_local_experts": 0,
+            "shared_intermediate_size": 80,
+            "layer_types": ["attention"] * 5,
+            "position_embedding_type": "rope",
+            "mamba_n_heads": 4,
+            "mamba_expand": 1,
+        },
+    ),
     "gemma": ("gemma", {"head_dim": 16}),
     "gemma2": (
         "gemma2",
@@ -104,9 +143,41 @@ def random_model(name: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
 
 
 def checkpoint_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The model's tensors under the names that published checkpoints have for them: the experts one by one."""
+    """The model's tensors under the names that published checkpoints have for them: the experts one by one, and so
+    matrices that are one of several.
+    """
     tensors: dict[str, torch.Tensor] = revert_weight_conversion(model, model.state_dict())
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+    apart: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        apart |= _apart(name, tensor, model.config)
+    return {name: tensor.contiguous() for name, tensor in apart.items()}
+
+
+def _apart(name: str, tensor: torch.Tensor, config: Any) -> dict[str, torch.Tensor]:
+    """What of a tensor transformers' modules multiply with one after the other, under ordinary names."""
+    if name.endswith("qkv_proj.weight"):
+        head = config.hidden_size // config.num_attention_heads
+        ends = config.num_attention_heads * head, (config.num_attention_heads + config.num_key_value_heads) * head
+        parts = zip("qkv", tensor.tensor_split(ends), strict=True)
+        return {name.replace("qkv_proj", f"{part}_proj"): rows for part, rows in parts}
+    if name.endswith("gate_up_proj.weight"):
+        gate, up = tensor.chunk(2)
+        return {name.replace("gate_up_proj", "gate_proj"): gate, name.replace("gate_up_proj", "up_proj"): up}
+    if name.endswith("shared_mlp.input_linear.weight"):
+        gate, up = tensor.chunk(2)
+        module = name.replace("shared_mlp.input_linear.weight", "mlp")
+        return {f"{module}.gate_proj.weight": gate, f"{module}.up_proj.weight": up}
+    if name.endswith("shared_mlp.output_linear.weight"):
+        return {name.replace("shared_mlp.output_linear", "mlp.down_proj"): tensor}
+    if name.endswith("put_linear.weight"):
+        module = name.rpartition(".")[0].rpartition(".")[0]
+        of_expert: dict[str, torch.Tensor] = {}
+        for expert, matrix in enumerate(tensor):
+            halves = zip(("w1", "w3"), matrix.chunk(2), strict=True)
+            named = dict(halves) if name.endswith("input_linear.weight") else {"w2": matrix}
+            of_expert |= {f"{module}.experts.{expert}.{part}.weight": rows for part, rows in named.items()}
+        return of_expert
+    return {name: tensor}
 
 
 def tiny_tokenizer() -> Tokenizer:

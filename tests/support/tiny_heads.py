@@ -173,7 +173,7 @@ def random_ends(sizes: HeadSizes, layers: int = 10, seed: int = 7, dtype: torch.
     head = Projection(random.matrix(sizes.V, sizes.S).to(dtype))
     norm_S = random.gain(sizes.S).to(dtype)
     config = read_config({**sizes.config(), "hidden_size": sizes.S, "num_hidden_layers": layers}, "tiny")
-    return TargetEnds("tiny", layers, sizes.V, embedding, norm_S, EPSILON, head, config)
+    return TargetEnds("tiny", layers, sizes.V, embedding, norm_S, head, config)
 
 
 def load_head(

@@ -156,7 +156,14 @@ def test_a_backend_that_loads_by_itself_reads_the_target_s_tensors(tmp_path: Pat
         assert source.quantized(name) is None
 
 
-@pytest.mark.parametrize(("name", "stored"), [("smollm", "float32"), ("llama2", "bfloat16"), ("qwen3", "float32")])
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("smollm", "float32"),
+        ("llama2", "bfloat16"),
+        *((name, "float32") for name in ("qwen3", "phi3", "glm4", "ernie4_5", "smollm3", "granite", "granite4")),
+    ],
+)
 def test_transformers_reads_a_whole_one(tmp_path: Path, name: str, stored: str) -> None:
     target, one = written(tmp_path, name, stored, True), sample(0, 4, 12)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "draft", dtype=torch.float32)

@@ -45,6 +45,9 @@ def sample(number: int, prompt: int, answer: int, temperature: float = 0.0) -> S
     )
 
 
+DENSE = ["biased_llama", "gemma3", "qwen3", "phi4", "glm4", "ernie4_5", "smollm3", "granite"]
+
+
 def logits_one_by_one(decoder_of: TorchExecutor, one: Sample) -> torch.Tensor:
     """What the decoder gives for each token of an answer, in plain decoding."""
     session, tokens, rows = Session(decoder_of), [*one.prompt, *one.answer], []
@@ -56,7 +59,7 @@ def logits_one_by_one(decoder_of: TorchExecutor, one: Sample) -> torch.Tensor:
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("name", ["smollm", "llama2", "biased_llama", "qwen2", "qwen3", "gemma", "gemma3"])
+@pytest.mark.parametrize("name", [*DENSE, "smollm", "llama2", "qwen2", "gemma"])
 def test_packed_rows_give_what_the_decoder_gives(name: str) -> None:
     source, layers = ModelTensors(name, 0), [0, 2, 4]
     model = TrainableDraft(source, DraftShape(layers), CPU)
@@ -77,7 +80,7 @@ def test_what_is_not_trained_is_refused(name: str, what: str) -> None:
 
 
 def test_tensors_are_those_of_the_target_s_layers() -> None:
-    for name in ("biased_llama", "gemma3", "qwen3"):
+    for name in DENSE:
         source = ModelTensors(name, 0)
         model = TrainableDraft(source, DraftShape([1, 3]), CPU)
         theirs = weights_of(source.config)

@@ -16,7 +16,7 @@ from spec_sdk.model.gemma_like import GELU_TANH, gemma_weights, pre_attention_sc
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import windows_by_type
-from spec_sdk.model.rope_fields import read_rope
+from spec_sdk.model.rope_fields import read_rope, rotated_dims
 from spec_sdk.model.text_settings import text_settings
 
 _WINDOW, _PATTERN, _THETA, _LOCAL_THETA = 4096, 6, 1e6, 1e4
@@ -55,7 +55,8 @@ def _read_text(fields: Fields) -> ModelConfig:
         computes=_COMPUTES,
     )
     cap = softcap(fields, "final_logit_softcapping", None)
-    return replace(config, windowed_rope=Rope(*read_rope(windowed, config.head_dim)), logit_softcap=cap)
+    rope = read_rope(windowed, rotated_dims(windowed, config.head_dim))
+    return replace(config, windowed_rope=Rope(*rope), logit_softcap=cap)
 
 
 def _ropes(fields: Fields) -> tuple[Fields, Fields]:

@@ -15,6 +15,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.config import LayerKind, ModelConfig
 from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.rotary_rows import as_rotated
 from spec_sdk_backends.ttnn.operations import DeviceTensor, Operations, padded_head
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -98,6 +99,8 @@ def check_model(config: ModelConfig) -> None:
         "soft-capped attention": config.attention_softcap is not None,
         "soft-capped logits": config.logit_softcap is not None,
         "scaled embeddings": config.embedding_scale != 1.0,
+        "scaled logits": config.logit_scale != 1.0,
+        "scaled residuals": config.state_scale != 1.0,
     }
     if found := next((part for part, has in lacking.items() if has), None):
         raise UserError(f"model: {config.architecture} with {found}: backend ttnn has no such part; use backend=cpu")
@@ -158,7 +161,7 @@ class _Loading:
         name = self._table.name(role, layer)
         if self._source.quantized(name) is not None:
             raise UserError("model.weights: backend ttnn has matrices in model.dtype only; use model.weights=dense")
-        return self._source.tensor(name)
+        return as_rotated(role, self._source.tensor(name), self._config)
 
     def _row(self, x: torch.Tensor) -> DeviceTensor:
         return self._operations.to_device(x[None])

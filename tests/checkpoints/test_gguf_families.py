@@ -1,0 +1,113 @@
+"""GGUF files of what is nearly a Llama: rows in another order, partial rotation, multipliers, joined matrices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.tree import TokenTree
+from tests.checkpoints.gguf_files import write_gguf
+from tests.support.tiny_checkpoints import checkpoint_tensors
+
+NAMES = ["phi3", "phi4", "glm4", "ernie4_5", "smollm3", "seed_oss", "granite", "granitemoe"]
+TOKENS = list(range(3, 63))
+LONG_PHI: dict[str, Any] = {
+    "rope_parameters": {
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+        "rope_type": "longrope",
+        "short_factor": [1.0, 1.1, 1.2, 1.3],
+        "long_factor": [1.0, 2.5, 7.0, 9.0],
+    }
+}
+
+
+def written(path: Path, name: str, kind: str = "F32") -> Any:
+    """A model of five layers, so that one of a SmolLM3 is not rotated; it sees all of a text there."""
+    overrides = {"phi4": LONG_PHI, "smollm3": {"use_sliding_window": False}}.get(name, {})
+    return write_gguf(path, name, kind, num_hidden_layers=5, **overrides)
+
+
+def logits_of(path: Path, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    decoder = load_decoder(open_checkpoint(str(path)), torch.device("cpu"), dtype)
+    return Session(TorchExecutor(decoder, Ops())).score([0], [TokenTree.chain(TOKENS[0], TOKENS[1:])])[0].logits_NV
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
+    reference = written(tmp_path / "m.gguf", name)
+    with torch.inference_mode():
+        expected_NV = reference(torch.tensor([TOKENS])).logits[0]
+    assert (logits_of(tmp_path / "m.gguf") - expected_NV).abs().max() < 1e-4
+    assert expected_NV.std() > 0.1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_are_the_models(name: str, tmp_path: Path) -> None:
+    """Cut out of what they lie in, and in Hugging Face's order."""
+    original = checkpoint_tensors(written(tmp_path / "m.gguf", name))
+    ours = open_checkpoint(str(tmp_path / "m.gguf"))
+    tied = {"lm_head.weight"} if ours.config.tie_embeddings else set()
+    assert ours.names() == original.keys() - tied
+    assert all(torch.equal(ours.tensor(key), original[key]) for key in ours.names())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_matrices_in_few_bits_stay_so(name: str, tmp_path: Path) -> None:
+    """Of a joined matrix each part, and the decoder that multiplies them is the one of the same weights expanded."""
+    original = checkpoint_tensors(written(tmp_path / "m.gguf", name, "Q8_0"))
+    ours = open_checkpoint(str(tmp_path / "m.gguf"))
+    matrices = [key for key in ours.names() if key.endswith("proj.weight")]
+    assert matrices
+    for key in matrices:
+        matrix = ours.quantized(key)
+        assert matrix is not None and matrix.bits == 8
+        expanded = matrix.dequantized(torch.float32)
+        assert torch.equal(expanded, ours.tensor(key))
+        assert (expanded - original[key]).abs().max() <= original[key].abs().max() / 127
+    decoder = load_decoder(ours, torch.device("cpu"), torch.float32)
+    assert decoder.blocks[0].qkv.quantized is not None
+    expected_NV = logits_of(dense_copy(tmp_path, ours))
+    assert (logits_of(tmp_path / "m.gguf") - expected_NV).abs().max() < 1e-3 * expected_NV.std()
+
+
+def dense_copy(directory: Path, checkpoint: Any) -> Path:
+    """The same weights, in floating point."""
+    from safetensors.torch import save_file
+
+    made = directory / "dense"
+    made.mkdir()
+    for file in checkpoint.directory.iterdir():
+        if file.suffix != ".safetensors":
+            (made / file.name).write_bytes(file.read_bytes())
+    tensors = {key: checkpoint.tensor(key).float().contiguous().clone() for key in checkpoint.names()}
+    save_file(tensors, made / "model.safetensors")
+    return made
+
+
+def test_a_granite_without_rotary_positions_is_refused(tmp_path: Path) -> None:
+    def say(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_finetuned(False)
+
+    write_gguf(tmp_path / "m.gguf", "granite", customize=say)
+    with pytest.raises(UserError, match="without rotary positions"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_a_granite_that_names_no_scale_of_scores_has_the_usual_one(tmp_path: Path) -> None:
+    def forget(writer: gguf.GGUFWriter) -> None:
+        del writer.kv_data[0]["granite.attention.scale"]
+
+    write_gguf(tmp_path / "m.gguf", "granite", customize=forget)
+    scale = open_checkpoint(str(tmp_path / "m.gguf")).config.attention_scale
+    assert scale == pytest.approx(16**-0.5)
