@@ -27,18 +27,19 @@ from spec_sdk.cli.jobs import (
     run_task,
     status_of,
 )
-from spec_sdk.cli.starting import starting
+from spec_sdk.cli.starting import starting, was_interrupted
 from spec_sdk.config.chosen_backend import is_auto, with_chosen_backend
 from spec_sdk.config.composing import compose_config, explained, reach_unlisted
 from spec_sdk.config.overrides import parse, quote_texts, search_path_of, search_path_override
 from spec_sdk.errors import RankLost, UserError, did_you_mean
 from spec_sdk.held_signals import ignore_sigterm
 from spec_sdk.ranks import (
+    check_launched,
     joined,
     launched_processes,
     launched_rank,
-    leader_waits,
     only_the_leader_speaks,
+    told_leader,
     under_launcher,
 )
 from spec_sdk.say import say
@@ -70,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if launched_processes() > 1 and launched_rank() == 0:
             ignore_sigterm()
+        if isinstance(error, RankLost) and was_interrupted():
+            # the others were, too, and ended first
+            error = KeyboardInterrupt()
         status = settle(error)
         if status == EXIT_CLOSED_PIPE:
             # the interpreter flushes stdout on exit, which would fail again
@@ -85,7 +89,8 @@ def settle(error: BaseException) -> int:
         tells, status = ranks.settle(error, status)
     else:
         # who could not meet the others is alone with that
-        tells = launched_rank() == 0 or isinstance(error, RankLost) or leader_waits()
+        follows = 0 < launched_rank() < launched_processes()
+        tells = not follows or isinstance(error, RankLost) or told_leader(status)
     if tells:
         if launched_rank() and not (has_met and status in (EXIT_OK, EXIT_USER_ERROR)):
             print(f"process {launched_rank()} of {launched_processes()}:", end=" ", file=sys.stderr, flush=True)
@@ -104,6 +109,7 @@ def _run(argv: list[str]) -> int:
     if "--version" in argv:
         print(f"spec-sdk {__version__}")
         return EXIT_OK
+    check_launched()
     parser = get_args_parser()
     args = _parse(parser, argv)
     search_path = [] if args.config_dir is None else [search_path_override(args.config_dir, "--config-dir")]

@@ -394,12 +394,22 @@ def check_alike(settings: Settings, ranks: Ranks) -> None:
     # as it travels, so that the leader's is like this one
     own = json.loads(json.dumps({**options, "version": __version__}))
     leaders = ranks.decide(lambda: own)
-    differing = next((key for key in {**own, **leaders} if own.get(key) != leaders.get(key)), None)
-    if differing is not None:
+    if own != leaders:
+        name, here, there = _difference(own, leaders)
         raise UserError(
-            f"process {ranks.rank} of {ranks.size} was started with other options than the leader: {differing} is "
-            f"{own.get(differing)!r} here and {leaders.get(differing)!r} there"
+            f"process {ranks.rank} of {ranks.size} was started with other options than the leader: {name} is "
+            f"{here!r} here and {there!r} there"
         )
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, Any, Any]:
+    """The first option that differs, by its whole name, and both values; of two plugins, which they are."""
+    name = next(key for key in {**one, **other} if one.get(key) != other.get(key))
+    here, there = one.get(name), other.get(name)
+    if isinstance(here, dict) and isinstance(there, dict) and here.get("name") == there.get("name"):
+        inner, here, there = _difference(here, there)
+        name = f"{name}.{inner}"
+    return name, here, there
 
 
 @dataclasses.dataclass(frozen=True)

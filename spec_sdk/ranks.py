@@ -14,10 +14,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from spec_sdk.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +34,12 @@ _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SI
 _LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
 _ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 """What ``accelerate launch`` always sets."""
-_PATIENCE_S, _LONGEST_START_S, _POLL_S = 3.0, 20.0, 0.2
-"""How long a launcher may take to end a process whose leader failed as it did, and a leader to listen for others."""
+_PATIENCE_S, _LONGEST_START_S, _POLL_S, _LONGEST_TELLING_S = 3.0, 20.0, 0.2, 6.0
+"""How long a launcher may take to end a process whose leader failed as it did, a leader to listen for others, and
+telling it.
+"""
+REFUSED = "refused"
+"""The key under which a process that failed before it met the others says its rank and status."""
 
 
 class Ranks:
@@ -170,8 +178,28 @@ def under_launcher() -> bool:
     return launched_processes() > 1 or _ACCELERATE in os.environ
 
 
-def leader_waits() -> bool:
-    """Whether the leader listens for this process, which failed before they met: then nobody else tells of it.
+def check_launched() -> None:
+    """Raise UserError for variables of a launcher that name no process of a run."""
+    names = (*_SIZES, *_RANKS, *_LOCAL_SIZES, *_LOCAL_RANKS)
+    for name in (*names, *(("MASTER_PORT",) if launched_processes() > 1 else ())):
+        if (value := os.environ.get(name)) and not value.isdecimal():
+            raise UserError(f"{name}: '{value}' in the environment is no number")
+    if not 0 <= launched_rank() < launched_processes():
+        raise UserError(
+            f"RANK: {launched_rank()} in the environment is no rank of {launched_processes()} processes, which are "
+            "numbered from 0"
+        )
+
+
+def meeting_key() -> str:
+    """What begins the keys of all that the processes of a run tell one another before they have met."""
+    # of processes that torchrun started again, the store is the same
+    return f"spec_sdk/meeting/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def told_leader(status: int) -> bool:
+    """Whether the leader listens for this process, which failed before they met: then nobody else tells of it, and the
+    leader is told ``status``, with which it ends.
 
     A leader that failed too, as with a wrong option that all were given, has told of it, and never listens. Torchrun
     listens for it, but ends this process as soon as the leader has ended.
@@ -183,9 +211,21 @@ def leader_waits() -> bool:
     until = time.monotonic() + _LONGEST_START_S
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.create_connection((address, int(port)), timeout=1):
+            # who listens there may be a stranger, for whose answer torch has no timeout
+            telling = threading.Thread(target=_tell, args=(address, int(port), status), daemon=True)
+            telling.start()
+            telling.join(_LONGEST_TELLING_S)
             return True
         time.sleep(_POLL_S)
     return False
+
+
+def _tell(address: str, port: int, status: int) -> None:
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    with contextlib.suppress(RuntimeError):
+        store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=5))
+        PrefixStore(meeting_key(), store).set(REFUSED, f"{launched_rank()} {status}")
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 WORDS = {signal.SIGINT: b"interrupted\n", signal.SIGTERM: b"terminated\n"}
@@ -56,7 +57,20 @@ def starting() -> bool:
 def started() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt, so that a run keeps what it has."""
     if starting():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def was_interrupted() -> bool:
+    """Whether Ctrl-C came since: an exception that is raised while C calls Python is lost."""
+    return _interrupted.is_set()
+
+
+_interrupted = threading.Event()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _interrupted.set()
+    raise KeyboardInterrupt
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -303,7 +303,11 @@ class Decoder:
 
     def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
         """Final norm and this output projection, soft-capped if the model is: a logit for each of its rows."""
-        logits, cap = output_head(self._norm(h_BNM, self.final_norm_M)), self.config.logit_softcap
+        return self.capped(output_head(self._norm(h_BNM, self.final_norm_M)))
+
+    def capped(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits of the output head, soft-capped if the model's are."""
+        cap = self.config.logit_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:

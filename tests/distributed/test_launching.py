@@ -40,6 +40,23 @@ def test_who_launched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": "x"}, "WORLD_SIZE: 'x' in the environment is no number"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK: 2 in the environment is no rank of 2 processes"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "abc"}, "MASTER_PORT: 'abc' in the environment is no number"),
+    ],
+)
+def test_variables_of_no_launcher_are_refused(
+    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["prompt=x"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
     ("command", "asked"),
     [
         ("python /bin/accelerate launch --num_processes 2 -m spec_sdk prompt=x", Asked(2)),

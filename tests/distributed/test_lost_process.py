@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -109,8 +111,9 @@ def test_bad_input_is_told_once_and_is_every_rank_s_status(command: list[str], t
 
 
 MISMATCHED = {
-    "another option": ("drafter.min_probability=0.2", "drafter is "),
-    "another dtype": ("model.dtype=bfloat16", "model is "),
+    "another option": ("drafter.min_probability=0.2", "drafter.min_probability is 0.2 here and "),
+    "another dtype": ("model.dtype=bfloat16", "model.dtype is 'bfloat16' here and "),
+    "another way of sharing": ("backend.shared_memory=false", "backend.shared_memory is False here and True there"),
     "another length": ("max_new_tokens=5", "max_new_tokens is 5 here and 4 there"),
 }
 
@@ -172,19 +175,59 @@ def test_a_process_whose_leader_is_gone_says_so_in_one_line_and_soon(command: li
     leader.kill()
     _, (status, out, err) = end([leader, late])
     assert time.monotonic() - began < SOON_S and (status, out) == (LOST, ""), err
-    assert err.startswith("process 1 of 2: error: the processes of this run did not find each other"), err
-    assert len(err.splitlines()) == 1
+    *waiting, line = err.splitlines()
+    assert line.startswith("process 1 of 2: error: the processes of this run did not find each other"), err
+    assert all(told.startswith("waiting for the leader at 127.0.0.1:") for told in waiting) and len(waiting) <= 1
 
 
 def test_a_process_that_fails_before_it_met_the_others_says_why(command: list[str], tmp_path: Path) -> None:
-    """The leader knows only that it did not come."""
+    """The leader, who would wait for ten minutes, is told."""
     began = time.monotonic()
-    ended = end(start(2, [*command, "max_new_tokens=4", "backend.timeout=6"], tmp_path, ["drafter.widht=3"]))
+    ended = end(start(2, [*command, "max_new_tokens=4"], tmp_path, ["drafter.widht=3"]))
     assert time.monotonic() - began < SOON_S
-    assert [status for status, _, _ in ended] == [LOST, BAD_INPUT]
-    assert "did not find each other" in ended[0][2]
+    assert [status for status, _, _ in ended] == [BAD_INPUT, BAD_INPUT]
+    assert ended[0][2].endswith("error: process 1 of 2 ended before it met the others, and says why\n")
     assert ended[1][2].startswith("process 1 of 2: error: ") and "widht" in ended[1][2]
     assert len(ended[1][2].splitlines()) == 1
+
+
+def test_who_waits_long_says_for_whom(command: list[str], tmp_path: Path) -> None:
+    leader, missing = start(2, [*command, "backend.timeout=13"], tmp_path)
+    missing.kill()
+    (status, _, err), _ = end([leader, missing])
+    lines = err.splitlines()
+    assert status == LOST and "waiting for process 1 of 2, for 13 s at most (backend.timeout)" in lines
+    assert lines[-1].startswith("error: the processes of this run cannot reach each other (not all of 2 processes came")
+
+
+@pytest.mark.parametrize("end_leader", [True, False])
+def test_accelerate_s_further_process_does_not_outlive_the_one_that_started_it(
+    end_leader: bool, command: list[str], tmp_path: Path
+) -> None:
+    """Nor the other way round, before they have met."""
+    launch = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", "2"]
+    variables = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    launcher = subprocess.Popen(
+        [*launch, *command],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name not in variables},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    ranks: list[psutil.Process] = []
+    try:
+        until = time.monotonic() + SOON_S
+        while len(ranks) < 2 and time.monotonic() < until:
+            children = psutil.Process(launcher.pid).children(recursive=True)
+            ranks = [child for child in children if "spec_sdk" in child.cmdline()]
+        ranks[0 if end_leader else 1].kill()
+        _, alive = psutil.wait_procs(ranks, SOON_S)
+        assert not alive and launcher.wait(SOON_S) != 0
+    finally:
+        for process in [*ranks, launcher]:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
 
 def test_a_stranger_at_the_leader_s_port_keeps_nobody_waiting(command: list[str], tmp_path: Path) -> None:

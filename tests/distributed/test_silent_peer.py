@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
+from spec_sdk.errors import RankLost
 from spec_sdk_backends.lifelines import Lifelines
 from spec_sdk_backends.process_ranks import reason
 from tests.distributed.support import start
@@ -69,6 +70,20 @@ def test_who_does_not_know_the_secret_is_sent_away() -> None:
     assert not any(lifelines.is_cut() for lifelines in ranks)
     for lifelines in ranks:
         lifelines.close()
+
+
+def test_a_leader_that_waits_knows_who_is_there_and_who_has_ended() -> None:
+    server, here = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), list[set[int]]()
+    with ThreadPoolExecutor(1) as pool:
+        waits = lambda ranks: here.append(set(ranks))  # noqa: E731
+        leader = pool.submit(Lifelines, server, 0, SIZE, waits, SOON_S)
+        second = Lifelines(TCPStore("127.0.0.1", server.port, is_master=False), 2, SIZE)
+        while {2} not in here:
+            time.sleep(0.01)
+        second.close()
+        with pytest.raises(RankLost, match="one of them ended before all had come"):
+            leader.result(SOON_S)
+    assert here[0] == set()
 
 
 def test_a_reason_is_what_happened_and_not_where() -> None:

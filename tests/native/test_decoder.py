@@ -87,7 +87,10 @@ def session(decoder: Decoder, runner: SequentialRunner | None = None) -> Session
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "name",
-    ["smollm", "llama2", "biased_llama", "qwen2", "qwen3", "mistral", "phi3", "glm", "ernie4_5", "smollm3", "granite"],
+    [
+        *("smollm", "llama2", "biased_llama", "qwen2", "qwen3", "mistral", "phi3", "glm", "ernie4_5", "smollm3"),
+        *("granite", "glm4", "gemma", "gemma2", "gemma3"),
+    ],
 )
 def test_blocks_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
     """Prefill and a tree pass; the reference takes the same weights in float64 where rounding decides."""
@@ -102,7 +105,7 @@ def test_blocks_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["smollm", "qwen3", "mistral"])
+@pytest.mark.parametrize("name", ["smollm", "qwen3", "mistral", "gemma2"])
 def test_a_tree_and_plain_decoding_agree_to_the_bit(name: str, dtype: torch.dtype) -> None:
     """Every node of a wide tree has the logits that feeding its path token by token gives."""
     decoder = native(name, dtype)
@@ -257,8 +260,10 @@ def test_who_runs_what() -> None:
     assert isinstance(known, TorchExecutor) and type(known.decoder) is NativeDecoder
     assert type(known.cut([0, 2]).decoder) is NativeDecoder
     assert backend.compiled["eager_because"] == "the native kernels run whole blocks"
-    gemma = backend.load(ModelTensors("gemma2", 0), torch.float32)
-    assert isinstance(gemma, TorchExecutor) and type(gemma.decoder) is Decoder
+    gemma = backend.load(ModelTensors("gemma2", 0), torch.bfloat16)
+    assert isinstance(gemma, TorchExecutor) and type(gemma.decoder) is NativeDecoder
+    experts = backend.load(ModelTensors("qwen3_moe", 0), torch.float32)
+    assert isinstance(experts, TorchExecutor) and type(experts.decoder) is Decoder
     half = backend.load(ModelTensors("smollm", 0, **KNOWN), torch.float16)
     assert isinstance(half, TorchExecutor) and type(half.decoder) is Decoder
 

@@ -84,7 +84,7 @@ def far(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
 
 @pytest.mark.parametrize(("weights", "size"), [("dense", 2), ("dense", 4), ("int8", 2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("family", ["smollm", "biased_llama", "qwen3"])
+@pytest.mark.parametrize("family", ["smollm", "biased_llama", "qwen3", "gemma3"])
 def test_all_ranks_have_what_one_computes(family: str, dtype: torch.dtype, weights: str, size: int) -> None:
     """Four ranks share two KV heads: each has half a group of weights in few bits, which would be dense."""
     with torch.no_grad():

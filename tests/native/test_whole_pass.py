@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,7 +77,8 @@ def results(executor: TorchExecutor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    "family", ["smollm", "biased_llama", "qwen3", "mistral", "mistral_sliding", "smollm3", "granite"]
+    "family",
+    ["smollm", "biased_llama", "qwen3", "mistral", "mistral_sliding", "smollm3", "granite", "gemma2", "gemma3", "glm4"],
 )
 @torch.no_grad()
 def test_the_bits_of_the_stages(
@@ -201,9 +201,6 @@ def test_weights_that_lie_elsewhere_since_the_pass_before(weights: str) -> None:
 def test_decoders_that_the_kernels_do_not_run_whole() -> None:
     decoder = native_executor("smollm", torch.float32, "dense").decoder
     assert native_whole_pass(decoder) is not None
-    capped = decoder.with_head(decoder.output_head)
-    capped.config = replace(capped.config, logit_softcap=30.0)
-    assert native_whole_pass(capped) is None
 
     class Halved(NativeProjection):
         def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -218,9 +215,6 @@ def test_decoders_that_the_kernels_do_not_run_whole() -> None:
     shifted = decoder.with_head(decoder.output_head)
     shifted.embedding = Shifted(weight_VM)
     assert native_whole_pass(shifted) is None
-    scaled = decoder.with_head(decoder.output_head)
-    scaled.embedding_scale = 2.0
-    assert native_whole_pass(scaled) is None
     wide = decoder.with_head(decoder.output_head)
     wide.final_norm_M = decoder.final_norm_M.double()
     assert native_whole_pass(wide) is None

@@ -164,18 +164,22 @@ class AccelerateBackend(Backend):
         from accelerate import PartialState
 
         from spec_sdk.errors import RankLost
+        from spec_sdk_backends.meeting import Meeting
         from spec_sdk_backends.process_ranks import ProcessRanks, reason
 
         # decisions are CPU tensors also where the models are on GPUs
         how = {"backend": "cuda:nccl,cpu:gloo"} if self._on_gpus else {"cpu": True}
+        meeting, timeout_s = None, self.config.timeout
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                with _at_most(2 * self.config.timeout + MEETING_GRACE_S):
-                    PartialState(timeout=timedelta(seconds=self.config.timeout), **how)
+                with _at_most(2 * timeout_s + MEETING_GRACE_S):
+                    if {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+                        meeting = Meeting(launched_rank(), launched_processes(), timeout_s)
+                    PartialState(timeout=timedelta(seconds=timeout_s), **how)
             except RuntimeError as error:
                 raise RankLost(f"the processes of this run did not find each other ({reason(error)})") from error
-        join(ProcessRanks(timedelta(seconds=self.config.timeout), self.config.shared_memory))
+        join(ProcessRanks(timedelta(seconds=timeout_s), self.config.shared_memory, meeting))
 
 
 @contextlib.contextmanager

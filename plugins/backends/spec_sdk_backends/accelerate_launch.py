@@ -13,14 +13,20 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spec_sdk.cli.jobs import EXIT_LOST
-from spec_sdk.ranks import launched_processes, under_launcher
+from spec_sdk.ranks import joined, launched_processes, under_launcher
 
-GRACE_S = 15.0
-"""How long the others may take to end by themselves after the first process did, and it after them."""
+GRACE_S, SHORT_GRACE_S = 15.0, 3.0
+"""How long the others may take to end by themselves after the first process did, and it after them; this one before it
+has met them.
+"""
+POLL_S = 0.5
+_STARTER = "SPEC_SDK_STARTED_BY"
+"""The number of the process that started this one as a further rank."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,8 @@ def start_missing_ranks() -> None:
     Nothing elsewhere. The others run the same command line with nothing on standard input. On several machines each has
     its launcher, which says where rank 0 is.
     """
+    if starter := os.environ.get(_STARTER):
+        threading.Thread(target=_end_with, args=(int(starter),), daemon=True).start()
     if launched_processes() > 1 or not under_launcher() or "MASTER_PORT" not in os.environ:
         return
     asked = asked_processes(_parent_command())
@@ -57,7 +65,8 @@ def start_missing_ranks() -> None:
             free.bind(("127.0.0.1", 0))
             os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]))
     for place in range(1, asked.here):
-        environment = {**os.environ, "RANK": str(first + place), "LOCAL_RANK": str(place)}
+        own = {"RANK": str(first + place), "LOCAL_RANK": str(place), _STARTER: str(os.getpid())}
+        environment = {**os.environ, **own}
         command = [sys.executable, "-m", "spec_sdk", *sys.argv[1:]]
         child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
         threading.Thread(target=_watch, args=(child, first + place), daemon=True).start()
@@ -99,11 +108,19 @@ def _parent_command() -> list[str]:
         return []
 
 
+def _end_with(starter: int) -> None:
+    """End this process if the one that started it is gone before they have met: then their connection says so."""
+    while joined() is None:
+        if os.getppid() != starter:
+            os._exit(EXIT_LOST)
+        time.sleep(POLL_S)
+
+
 def _watch(child: subprocess.Popen[bytes], rank: int) -> None:
     """End this process if ``child`` failed and it does not end by itself: it may wait where no error reaches it."""
     status = child.wait()
     if status != 0:
-        threading.Event().wait(GRACE_S)
+        threading.Event().wait(GRACE_S if joined() else SHORT_GRACE_S)
         print(f"error: rank {rank} of this run ended with status {status}", file=sys.stderr, flush=True)
         os._exit(EXIT_LOST)
 

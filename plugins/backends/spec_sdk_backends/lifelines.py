@@ -13,17 +13,20 @@ import secrets
 import selectors
 import socket
 import time
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
 from spec_sdk.errors import RankLost
 
 _PORT, _SECRET = "spec_sdk/lifeline_port", "spec_sdk/lifeline_secret"
-_SECRET_BYTES = 16
+_SECRET_BYTES, _RANK_BYTES = 16, 4
 _GOODBYE = b"."
 LONGEST_MEETING_S = 60.0
-"""To connect to the leader, which has met all ranks just before."""
+"""To connect to the leader, where all ranks have met just before."""
 LONGEST_KNOCK_S = 5.0
+POLL_S = 0.5
+"""How often a leader that waits looks who is there."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """A machine that lost its power closes nothing: the system asks it (seconds, seconds, times), where it can."""
 
@@ -31,26 +34,40 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 class Lifelines:
     """Between the leader and each other rank. Every rank makes them at the same point.
 
-    ``store``: torch.distributed's, that the ranks met at. Raises RankLost if a rank does not come.
+    ``store``: torch.distributed's, that the ranks meet at. ``waiting``: what the leader calls every now and then while
+    it waits, with the ranks that are there. ``longest_s``: how long they wait for one another. Raises RankLost if a
+    rank does not come, or ends meanwhile, and what ``waiting`` raises.
     """
 
-    def __init__(self, store: Any, rank: int, size: int) -> None:
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        waiting: Callable[[Collection[int]], None] = lambda here: None,
+        longest_s: float = LONGEST_MEETING_S,
+    ) -> None:
         self._ends: list[socket.socket] = []
+        self._selector = selectors.DefaultSelector()
         try:
             if rank == 0:
-                self._accept(store, size - 1)
+                self._accept(store, size - 1, waiting, longest_s)
             else:
-                self._connect(store)
+                self._connect(store, rank, longest_s)
         except (OSError, RuntimeError) as error:
             self.close()
             raise RankLost(f"the processes of this run cannot reach each other ({error})") from error
-        self._selector = selectors.DefaultSelector()
-        for end in self._ends:
-            for name, value in _KEEPALIVE:
-                if hasattr(socket, name):
-                    end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._selector.register(end, selectors.EVENT_READ)
+        except BaseException:
+            self.close()
+            raise
+
+    def _keep(self, end: socket.socket) -> None:
+        for name, value in _KEEPALIVE:
+            if hasattr(socket, name):
+                end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._ends.append(end)
+        self._selector.register(end, selectors.EVENT_READ)
 
     def is_cut(self) -> bool:
         """Whether a process at the other end of one has ended without leaving, or gave up. Does not wait."""
@@ -78,8 +95,8 @@ class Lifelines:
             self._selector.unregister(end)
         return not said
 
-    def _accept(self, store: Any, count: int) -> None:
-        until = time.monotonic() + LONGEST_MEETING_S
+    def _accept(self, store: Any, count: int, waiting: Callable[[Collection[int]], None], longest_s: float) -> None:
+        until, here = time.monotonic() + longest_s, set[int]()
         secret = secrets.token_hex(_SECRET_BYTES // 2).encode()
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
@@ -87,22 +104,32 @@ class Lifelines:
             store.set(_SECRET, secret)
             store.set(_PORT, str(door.getsockname()[1]))
             while len(self._ends) < count:
-                door.settimeout(max(0.01, until - time.monotonic()))
-                end, _ = door.accept()
-                # anything else on this network that knocks is sent away
-                end.settimeout(LONGEST_KNOCK_S)
-                with contextlib.suppress(OSError):
-                    if end.recv(_SECRET_BYTES, socket.MSG_WAITALL) == secret:
-                        self._ends.append(end)
-                        continue
-                end.close()
+                if time.monotonic() > until:
+                    raise OSError(f"not all of {count + 1} processes came")
+                if self._ends and self.is_cut():
+                    raise OSError("one of them ended before all had come")
+                waiting(here)
+                door.settimeout(POLL_S)
+                with contextlib.suppress(TimeoutError):
+                    here |= self._admitted(door.accept()[0], secret)
 
-    def _connect(self, store: Any) -> None:
-        store.wait([_PORT, _SECRET], timedelta(seconds=LONGEST_MEETING_S))
+    def _admitted(self, end: socket.socket, secret: bytes) -> set[int]:
+        """The rank that knocks; anything else on this network is sent away."""
+        end.settimeout(LONGEST_KNOCK_S)
+        with contextlib.suppress(OSError):
+            said = end.recv(_SECRET_BYTES + _RANK_BYTES, socket.MSG_WAITALL)
+            if said[:_SECRET_BYTES] == secret:
+                self._keep(end)
+                return {int.from_bytes(said[_SECRET_BYTES:], "little")}
+        end.close()
+        return set()
+
+    def _connect(self, store: Any, rank: int, longest_s: float) -> None:
+        store.wait([_PORT, _SECRET], timedelta(seconds=longest_s))
         address = _host(store), int(store.get(_PORT))
         end = socket.create_connection(address, timeout=LONGEST_MEETING_S)
-        self._ends.append(end)
-        end.sendall(store.get(_SECRET))
+        self._keep(end)
+        end.sendall(store.get(_SECRET) + rank.to_bytes(_RANK_BYTES, "little"))
 
 
 def _host(store: Any) -> str:

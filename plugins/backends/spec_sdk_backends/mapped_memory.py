@@ -65,25 +65,27 @@ class Patience:
 
 
 def meet(
-    say: Callable[[str, str], None], hear: Callable[[str], str], rank: int, size: int, nbytes: int
+    say: Callable[[str, str], None], hear: Callable[[str], str], rank: int, size: int, nbytes: int, wanted: bool = True
 ) -> mmap.mmap | None:
     """So many bytes, zeros at first, of ``size`` processes, of which this is number ``rank``; None, on each of them,
     where one cannot reach it. All of them call it.
 
-    ``say``, ``hear``: tell the others a text under a key, and wait for one; a rank's own is heard too.
+    ``say``, ``hear``: tell the others a text under a key, and wait for one; a rank's own is heard too. ``wanted``:
+    whether this process wants it.
     """
+    suits = wanted and _suits()
     with contextlib.ExitStack() as stack:
         file: Any = None
         if rank == 0:
             token = secrets.token_hex(_TOKEN_BYTES)
             with contextlib.suppress(OSError):
-                file = stack.enter_context(_made(nbytes, token)) if _suits() else None
+                file = stack.enter_context(_made(nbytes, token)) if suits else None
             say("place", "" if file is None else f"{file.name} {token}")
         elif place := hear("place"):
             name, token = place.rsplit(" ", 1)
             with contextlib.suppress(OSError):
                 file = stack.enter_context(open(name, "r+b", buffering=0))
-                if not _suits() or os.pread(file.fileno(), len(token), nbytes) != token.encode():
+                if not suits or os.pread(file.fileno(), len(token), nbytes) != token.encode():
                     file = None
         say(f"reached/{rank}", "" if file is None else "yes")
         # the file has no name any more when all have opened it: nothing is left of a run that is killed

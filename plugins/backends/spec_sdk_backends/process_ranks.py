@@ -27,6 +27,7 @@ from spec_sdk.ranks import ALONE, DeviceGroups, Ranks, Wait
 from spec_sdk_backends import peer_channel
 from spec_sdk_backends.lifelines import Lifelines
 from spec_sdk_backends.mapped_memory import Patience, meet
+from spec_sdk_backends.meeting import Meeting
 from spec_sdk_backends.peer_channel import PeerChannel
 from spec_sdk_backends.shared_memory import SharedMemory, SharingRanks, nbytes_for
 
@@ -53,10 +54,12 @@ class ProcessRanks(SharingRanks):
     """All ranks of torch.distributed's default process group, which must be up.
 
     ``timeout``: how long a part of them waits for each other; torch's own if left out. ``shares_memory``: whether those
-    of one machine do.
+    of one machine do. ``meeting``: where they met, if they have lifelines from there.
     """
 
-    def __init__(self, timeout: timedelta | None = None, shares_memory: bool = False) -> None:
+    def __init__(
+        self, timeout: timedelta | None = None, shares_memory: bool = False, meeting: Meeting | None = None
+    ) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._timeout = timeout
@@ -67,7 +70,8 @@ class ProcessRanks(SharingRanks):
         self._channels: dict[int, PeerChannel | None] = {}
         # kept here, since the leader's may hold the server of all, and must outlive the group
         self._store: Any = dist.distributed_c10d._get_default_store()
-        self._lifelines = Lifelines(self._store, self.rank, self.size)
+        self._meeting = meeting
+        self._lifelines = meeting.lifelines if meeting else Lifelines(self._store, self.rank, self.size)
         self._is_stuck = False
         self._status_when_stuck: int | None = None
         atexit.register(self._end_if_stuck)
@@ -91,8 +95,6 @@ class ProcessRanks(SharingRanks):
         return self._channels[peer]
 
     def _map_memory(self, name: str, ranks: tuple[int, ...], nbytes: int) -> mmap.mmap | None:
-        if not self._shares_memory:
-            return None
         with self.together():
             return meet(
                 lambda key, text: self._store.set(f"spec_sdk/memory/{name}/{key}", text),
@@ -100,6 +102,7 @@ class ProcessRanks(SharingRanks):
                 ranks.index(self.rank),
                 len(ranks),
                 nbytes,
+                self._shares_memory,
             )
 
     def decide(self, choose: Callable[[], T]) -> T:

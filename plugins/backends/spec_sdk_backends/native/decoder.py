@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
+from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.model.rope import Rotation, RotationsAt
 from spec_sdk.ops.feed_forward import GatedMLP
@@ -29,7 +29,7 @@ from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.panels import OUTPUTS
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
-from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Pass, Shape, address
+from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Gain, Pass, Shape, address
 
 
 def unknown_block(decoder: Decoder) -> str | None:
@@ -47,27 +47,21 @@ def unknown_stages(decoder: Decoder) -> str | None:
         return f"heads of {config.head_dim} in {decoder.dtype} are not"
     if not decoder.blocks:
         return "there are no blocks"
-    widths = set()
+    widths, activations = set(), set()
     for layer, block in enumerate(decoder.blocks):
-        mlp, spec = block.mlp, decoder.kinds[layer].attention
+        mlp = block.mlp
         if not isinstance(mlp, GatedMLP):
             return f"layer {layer} is a mixture of experts"
-        if mlp.activation != "silu":
-            return f"layer {layer} has no MLP with SiLU"
-        if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
-            return f"layer {layer} has norms of its outputs"
-        if spec.softcap is not None:
-            return f"layer {layer} caps its scores"
-        gains = (block.input_norm_M, block.q_norm_D, block.k_norm_D, block.post_norm_M)
-        if any(gain is not None and gain.dtype != decoder.dtype for gain in gains):
-            return f"layer {layer} has gains that are wider than its weights"
+        if not all(Gain.suits(gain, decoder.dtype) for gain in _gains_of(block, block.input_norm_M)):
+            return f"layer {layer} has gains in another dtype than its weights"
         linear = (block.qkv, block.output, mlp.gate_up, mlp.down)
         if not all(isinstance(part, NativeProjection | NativeQuantizedProjection) for part in linear):
             return f"layer {layer} has linear layers of another kind"
         if isinstance(mlp.gate_up, NativeProjection) and mlp.down.inputs % OUTPUTS:
             return f"layer {layer} has an MLP of {mlp.down.inputs} dims, which are not whole panels of {OUTPUTS}"
         widths.add(mlp.down.inputs)
-    return None if len(widths) == 1 else "layers have MLPs of different sizes"
+        activations.add(mlp.activation)
+    return None if len(widths) == len(activations) == 1 else "layers have MLPs of different sizes or activations"
 
 
 def leave_rows_exact(decoder: Decoder) -> None:
@@ -266,7 +260,8 @@ def shape_of(decoder: Decoder) -> Shape:
     """The sizes that all its blocks have."""
     c, mlp = decoder.config, decoder.blocks[0].mlp
     assert isinstance(mlp, GatedMLP)
-    return Shape(c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, mlp.down.inputs, c.rms_norm_eps)
+    gelu = mlp.activation == "gelu_tanh"
+    return Shape(c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, mlp.down.inputs, c.rms_norm_eps, gelu)
 
 
 def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None) -> Block:
@@ -275,14 +270,20 @@ def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None) ->
     mlp = block.mlp
     assert isinstance(mlp, GatedMLP)
     linear = (block.qkv, block.output, mlp.gate_up, mlp.down)
-    gains = (input_norm_M, block.q_norm_D, block.k_norm_D, block.post_norm_M)
     return Block(
         *(part.matrix for part in linear if isinstance(part, NativeProjection | NativeQuantizedProjection)),
-        *(None if gain is None else gain.data_ptr() for gain in gains),
+        *(Gain.of(gain, decoder.dtype) for gain in _gains_of(block, input_norm_M)),
         spec.scale_for(decoder.config.head_dim),
+        spec.softcap or 0.0,
         spec.window or 0,
         decoder.rotation_index(layer),
     )
+
+
+def _gains_of(block: BlockWeights, input_norm_M: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+    """Of all norms, in the order in which the kernels are given them."""
+    before = input_norm_M, block.q_norm_D, block.k_norm_D, block.post_norm_M
+    return *before, block.attention_output_norm_M, block.mlp_output_norm_M
 
 
 class PassRotations:

@@ -35,7 +35,7 @@ from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, block_
 from spec_sdk_backends.native.head_block import NativeHeadBlock
 from spec_sdk_backends.native.laid_out import LaidOut
 from spec_sdk_backends.native.library import library
-from spec_sdk_backends.native.lookup import plain_lookup, tokens_of
+from spec_sdk_backends.native.lookup import entering_lookup, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.structures import (
@@ -43,6 +43,7 @@ from spec_sdk_backends.native.structures import (
     Block,
     Cache,
     DraftModel,
+    Gain,
     Growing,
     Matrix,
     Shaping,
@@ -104,9 +105,11 @@ class NativePathGrower(LaidOut):
             feeds_normed, logit_scale = variant.norm_output, variant.logit_scale
             embedding = decoder.embedding_norm_M
             entering = decoder.blocks[0].input_norm_M if variant.norm_before_residual else None
-        gains = decoder.final_norm_M, *(() if embedding is None else (embedding,))
-        lookup = plain_lookup(decoder, *gains)
-        if lookup is None:
+        gains = embedding, entering, decoder.final_norm_M
+        lookup = entering_lookup(decoder)
+        if lookup is None or decoder.config.logit_softcap is not None:
+            return 0
+        if not all(Gain.suits(gain, decoder.dtype) for gain in gains):
             return 0
         self._tokens = tokens_of(decoder.embedding)
         self._model = DraftModel(
@@ -114,7 +117,7 @@ class NativePathGrower(LaidOut):
             ctypes.addressof(self._blocks),
             decoder.layers,
             lookup,
-            *(None if gain is None else gain.data_ptr() for gain in (embedding, entering, decoder.final_norm_M)),
+            *(Gain.of(gain, decoder.dtype) for gain in gains),
             int(feeds_normed),
             logit_scale,
         )

@@ -14,16 +14,14 @@ from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.structures import Lookup, Matrix
 
 
-def plain_lookup(decoder: Decoder, *gains_M: torch.Tensor) -> Lookup | None:
-    """How the kernels look tokens up for a decoder that enters its rows as they are, and whose logits are what its
-    output head gives: its weights, as long as the embedding holds them. None for another decoder, or one of which a
-    norm, ``gains_M``, is wider than its weights.
+def entering_lookup(decoder: Decoder) -> Lookup | None:
+    """How the kernels look up what enters a decoder: its weights, as long as the embedding holds them. None where they
+    cannot.
     """
-    if decoder.embedding_scale != 1.0 or decoder.config.logit_softcap is not None:
-        return None
-    if any(gain_M.dtype != decoder.dtype for gain_M in gains_M):
-        return None
-    return lookup_of(decoder.embedding)
+    made = lookup_of(decoder.embedding)
+    if made is not None:
+        made.factor = decoder.embedding_scale
+    return made
 
 
 def lookup_of(embedding: Embedding) -> Lookup | None:
@@ -32,15 +30,15 @@ def lookup_of(embedding: Embedding) -> Lookup | None:
         return None
     held: Any = embedding.held
     if isinstance(held, SideBySide):
-        return Lookup(held.matrix(None))
+        return Lookup(held.matrix(None), factor=1.0)
     if type(held) is NativeProjection:
-        return Lookup(held.matrix)
+        return Lookup(held.matrix, factor=1.0)
     parts = [held.codes_OC, held.scale_OG, held.offset_OG] if isinstance(held, QuantizedMatrix) else [held]
     if not all(part is None or (isinstance(part, torch.Tensor) and part.is_contiguous()) for part in parts):
         return None
     if isinstance(held, QuantizedMatrix):
-        return Lookup(Matrix(), None, *(None if part is None else part.data_ptr() for part in parts), held.bits)
-    return Lookup(Matrix(), held.data_ptr())
+        return Lookup(Matrix(), None, *(None if part is None else part.data_ptr() for part in parts), held.bits, 1.0)
+    return Lookup(Matrix(), held.data_ptr(), factor=1.0)
 
 
 def tokens_of(embedding: Embedding) -> int:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import torch
 
 from spec_sdk_backends.native.library import library
-from spec_sdk_backends.native.structures import DTYPES
+from spec_sdk_backends.native.structures import DTYPES, Gain, address
 
 MOST_ROWS = 64
 """Torch shares the work of more rows among its threads."""
 
 
 def rms_norm(x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Tensor | None:
-    """What :meth:`spec_sdk.ops.Ops.rms_norm` returns; None for rows that the kernel does not take."""
+    """What :meth:`spec_sdk.ops.Ops.rms_norm` returns; None for rows that the kernel does not take.
+
+    In ``x``'s dtype, also under a wider gain: as every norm of a decoder whose gains are wide.
+    """
     size = gain_M.shape[0]
     if (
         x.dtype not in DTYPES
-        or x.dtype != gain_M.dtype
+        or not Gain.suits(gain_M, x.dtype)
         or x.device.type != "cpu"
         or x.numel() > MOST_ROWS * size
         or torch.is_grad_enabled()
@@ -24,7 +27,6 @@ def rms_norm(x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Ten
     ):
         return None
     to = torch.empty_like(x)
-    library().spec_norm(
-        DTYPES[x.dtype], x.data_ptr(), x.numel() // size, size, gain_M.data_ptr(), epsilon, to.data_ptr(), 1
-    )
+    gain, rows = Gain.of(gain_M, x.dtype), x.numel() // size
+    library().spec_norm(DTYPES[x.dtype], x.data_ptr(), rows, size, address(gain), epsilon, to.data_ptr(), 1)
     return to

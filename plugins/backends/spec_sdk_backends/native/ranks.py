@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 from spec_sdk_backends.mapped_memory import LINE
 from spec_sdk_backends.native.structures import Look, Ranks, address
@@ -27,12 +29,21 @@ class KernelRanks:
     def lent(self) -> Iterator[int]:
         """The address of what a kernel is given. Raises what ended its waiting for another rank."""
         self._structure.number = self._memory.number
+        before, sys.unraisablehook = sys.unraisablehook, self._keep_interruption
         try:
             yield address(self._structure)
         finally:
+            sys.unraisablehook = before
             self._memory.number = self._structure.number
         if self._error is not None:
             raise self._error
+
+    def _keep_interruption(self, unraisable: Any) -> None:
+        # Ctrl-C came just before the kernel's call was within ``try``
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            self._error = unraisable.exc_value
+        else:
+            sys.__unraisablehook__(unraisable)
 
     def _wants_no_more(self, waited_s: float) -> bool:
         # an exception does not pass through a kernel

@@ -179,11 +179,26 @@ class Ends(ctypes.Structure):
     ]
 
 
+class Gain(ctypes.Structure):
+    _fields_ = [("at", _POINTER), ("wide", _WHOLE)]
+
+    @classmethod
+    def of(cls, gain: torch.Tensor | None, dtype: torch.dtype) -> Self:
+        """Of rows in ``dtype``; None for no norm."""
+        return cls(_place(gain), gain is not None and gain.dtype != dtype)
+
+    @staticmethod
+    def suits(gain: torch.Tensor | None, dtype: torch.dtype) -> bool:
+        """Whether the kernels read it beside rows in ``dtype``."""
+        return gain is None or gain.dtype in (dtype, torch.float32)
+
+
 class Block(ctypes.Structure):
     _fields_ = [
         *((name, Matrix) for name in ("qkv", "output", "gate_up", "down")),
-        *((name, _POINTER) for name in ("input_norm", "q_norm", "k_norm", "post_norm")),
-        ("scale", ctypes.c_double),
+        *((name, Gain) for name in ("input_norm", "q_norm", "k_norm", "post_norm")),
+        *((name, Gain) for name in ("attention_output_norm", "mlp_output_norm")),
+        *((name, ctypes.c_double) for name in ("scale", "cap")),
         ("window", _WHOLE),
         ("rope", _WHOLE),
     ]
@@ -193,6 +208,7 @@ class Shape(ctypes.Structure):
     _fields_ = [
         *((name, _WHOLE) for name in ("model", "heads", "kv_heads", "dim", "mlp")),
         ("epsilon", ctypes.c_double),
+        ("gelu", _WHOLE),
     ]
 
 
@@ -201,6 +217,7 @@ class Lookup(ctypes.Structure):
         ("matrix", Matrix),
         *((name, _POINTER) for name in ("rows", "codes", "scale", "offset")),
         ("bits", _WHOLE),
+        ("factor", ctypes.c_double),
     ]
 
 
@@ -211,7 +228,7 @@ class Model(ctypes.Structure):
         ("layers", _WHOLE),
         ("embedding", Lookup),
         ("tokens", _WHOLE),
-        ("final_norm", _POINTER),
+        ("final_norm", Gain),
         ("head", Matrix),
     ]
 
@@ -240,7 +257,7 @@ class DraftModel(ctypes.Structure):
         ("blocks", _POINTER),
         ("layers", _WHOLE),
         ("embedding", Lookup),
-        *((name, _POINTER) for name in ("embedding_norm", "entering_norm", "final_norm")),
+        *((name, Gain) for name in ("embedding_norm", "entering_norm", "final_norm")),
         ("feeds_normed", _WHOLE),
         ("logit_scale", ctypes.c_double),
     ]

@@ -27,11 +27,11 @@ from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of
 from spec_sdk_backends.native.laid_out import LaidOut
 from spec_sdk_backends.native.library import library
-from spec_sdk_backends.native.lookup import plain_lookup, tokens_of
+from spec_sdk_backends.native.lookup import entering_lookup, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.ranks import KernelRanks
-from spec_sdk_backends.native.structures import DTYPES, Cache, Model, Pass, Scored, address
+from spec_sdk_backends.native.structures import DTYPES, Cache, Gain, Model, Pass, Scored, address
 from spec_sdk_backends.shared_memory import CAPACITY, SharedMemory, SharingRanks
 
 Passed = tuple[torch.Tensor, dict[int, torch.Tensor], torch.Tensor]
@@ -70,14 +70,14 @@ class NativeWholePass(LaidOut):
 
     def _lay_out(self) -> int:
         decoder = self._decoder
-        head, lookup = rows_and_tokens(decoder.output_head)[0], plain_lookup(decoder, decoder.final_norm_M)
+        head, lookup = rows_and_tokens(decoder.output_head)[0], entering_lookup(decoder)
         if type(head) is NativeProjection:
             most_scored = most_rows(decoder.dtype)
         elif type(head) is NativeQuantizedProjection:
             most_scored = most_rows(decoder.dtype, head.quantized.bits, head.rounds)
         else:
             return 0
-        if lookup is None:
+        if lookup is None or not Gain.suits(decoder.final_norm_M, decoder.dtype):
             return 0
         self._outputs = head.outputs
         self._model = Model(
@@ -86,7 +86,7 @@ class NativeWholePass(LaidOut):
             decoder.layers,
             lookup,
             tokens_of(decoder.embedding),
-            decoder.final_norm_M.data_ptr(),
+            Gain.of(decoder.final_norm_M, decoder.dtype),
             head.matrix,
         )
         return min(most_scored, most_rows(decoder.dtype), MOST_ROWS)
@@ -138,7 +138,7 @@ class NativeWholePass(LaidOut):
             return None
         if decoder.layers in taps:
             left[decoder.layers] = h_BNM
-        return h_BNM, left, logits_BnR
+        return h_BNM, left, decoder.capped(logits_BnR)
 
 
 class NativePassOfRanks(NativeWholePass):

@@ -1,25 +1,31 @@
-// The stages of a decoder block of the Llama kind: RMS norm, fused QKV, norms of Q and K, rotary positions, cache,
-// attention, output projection, gated MLP with SiLU. Between matrices float32 is rounded once to the model's dtype.
+// The stages of a decoder block of the Llama or Gemma kind: RMS norm, fused QKV, norms of Q and K, rotary positions,
+// cache, attention, output projection, gated MLP with SiLU or GELU, maybe norms of what both sub-layers give. Between
+// matrices float32 is rounded once to the model's dtype.
 #pragma once
 
 #include "attention.h"
 #include "matrix.h"
 #include "ranks.h"
 
+// What a norm multiplies by, in the model's dtype, or in float32 if it is ``wide``; null: there is no norm.
+extern "C" struct Gain {
+    const void* at;
+    int64_t wide;
+};
+
 extern "C" struct Block {
     Matrix qkv, output, gate_up, down;
-    const void* input_norm;  // null: none
-    const void* q_norm;
-    const void* k_norm;
-    const void* post_norm;
-    double scale;
-    int64_t window;  // 0: none
-    int64_t rope;    // which rotation
+    Gain input_norm, q_norm, k_norm, post_norm;
+    Gain attention_output_norm, mlp_output_norm;
+    double scale, cap;  // of scores; 0: no cap
+    int64_t window;     // 0: none
+    int64_t rope;       // which rotation
 };
 
 extern "C" struct Shape {
     int64_t model, heads, kv_heads, dim, mlp;
     double epsilon;
+    int64_t gelu;  // in its tanh form, in the place of SiLU
 };
 
 // What all threads work on. h: [rows, model]; cosines and sines: for every rotation a table [positions, D].
@@ -30,6 +36,7 @@ template <class T> struct Work {
     T* qkv;  // [rows, (H + 2G) D]
     T* attended;  // [rows, H D]
     T* active;  // [rows, mlp]
+    T* given;   // [rows, model]: what a sub-layer gives, where that is normalised before it is added
     const T* const* cosines;
     const T* const* sines;
     const int32_t* position;  // [rows]
@@ -56,18 +63,24 @@ template <class T> struct Own {
     }
 };
 
-template <class T> void normalise(const T* x, const T* gain, int64_t size, double epsilon, T* to) {
+template <class T> void normalise(const T* x, const Gain& gain, int64_t size, double epsilon, T* to) {
     Lanes sum = zeros();
     int64_t i = 0;
     for (; i + LANES <= size; i += LANES) sum = fused(load(x + i), load(x + i), sum);
     if (i < size) sum = fused(load(x + i, int(size - i)), load(x + i, int(size - i)), sum);
     float factor = 1.0f / std::sqrt(sum_of(sum) / float(size) + float(epsilon));
-    for (i = 0; i < size; i++) to[i] = rounded<T>(to_float(x[i]) * factor * to_float(gain[i]));
+    auto by = [&](auto* of) {
+        for (int64_t d = 0; d < size; d++) to[d] = rounded<T>(to_float(x[d]) * factor * to_float(of[d]));
+    };
+    if (gain.wide)
+        by((const float*)gain.at);
+    else
+        by((const T*)gain.at);
 }
 
 // the norm of all rows of ``read``, or of h, each behind its row of ``beside``, which every thread makes for itself
 template <class T>
-Rows<T> normalised(Own<T>& own, const Work<T>& work, const void* gain, const Matrix& matrix,
+Rows<T> normalised(Own<T>& own, const Work<T>& work, const Gain& gain, const Matrix& matrix,
                    const T* beside = nullptr, const T* read = nullptr) {
     int64_t M = work.shape.model, width = beside ? 2 * M : M;
     if (!read) read = work.h;
@@ -75,8 +88,8 @@ Rows<T> normalised(Own<T>& own, const Work<T>& work, const void* gain, const Mat
     for (int64_t r = 0; r < work.rows; r++) {
         T* to = own.normal.data() + r * width;
         if (beside) to = std::copy_n(beside + r * M, M, to);
-        if (gain)
-            normalise<T>(read + r * M, (const T*)gain, M, work.shape.epsilon, to);
+        if (gain.at)
+            normalise<T>(read + r * M, gain, M, work.shape.epsilon, to);
         else
             std::copy_n(read + r * M, M, to);
     }
@@ -105,8 +118,8 @@ template <class T, class Use> void rotate_heads(const Block& block, const Work<T
     for (int64_t i = part.first; i < part.end; i++) {
         int64_t r = i / turned, head = i % turned, place = work.position[r] * s.dim;
         T* x = work.qkv + r * width + head * s.dim;
-        const void* gain = head < s.heads ? block.q_norm : block.k_norm;
-        if (gain) normalise<T>(x, (const T*)gain, s.dim, s.epsilon, x);
+        const Gain& gain = head < s.heads ? block.q_norm : block.k_norm;
+        if (gain.at) normalise<T>(x, gain, s.dim, s.epsilon, x);
         const T* cosine = work.cosines[block.rope] + place;
         const T* sine = work.sines[block.rope] + place;
         for (int64_t d = 0; d < half; d++) {
@@ -187,18 +200,19 @@ void add_rounded(T* h, int64_t h_stride, int64_t rows, int64_t count, const floa
         }
 }
 
-// h += y, of the outputs from ``first`` on; or y into this rank's message
-template <class T> void add_part(const Work<T>& work, int64_t first, int64_t count, const float* y, int64_t stride) {
+// h += norm(given), row by row, each rounded
+template <class T> void add_normalised(const Gain& norm, const Work<T>& work) {
     int64_t M = work.shape.model;
-    if (!work.ranks) return add_rounded(work.h + first, M, work.rows, count, y, stride);
-    T* message = work.ranks->template next<T>() + first;
-    for (int64_t r = 0; r < work.rows; r++)
-        for (int64_t c = 0; c < count; c++) message[r * M + c] = rounded<T>(y[r * stride + c]);
+    Team::Part part = Team::part_of(work.rows);
+    for (int64_t r = part.first; r < part.end; r++) {
+        T *given = work.given + r * M, *h = work.h + r * M;
+        normalise<T>(given, norm, M, work.shape.epsilon, given);
+        for (int64_t i = 0; i < M; i++) h[i] = rounded<T>(to_float(h[i]) + to_float(given[i]));
+    }
 }
 
-// h += the sum of all ranks' messages, in the order of ranks on each of them; nothing without ranks
-template <class T> void add_parts_of_all(const Work<T>& work) {
-    if (!work.ranks) return;
+// the sum of all ranks' messages, in the order of ranks on each of them, into ``given``, or added to h without it
+template <class T> void sum_messages(const Work<T>& work, T* given) {
     Ranks& ranks = *work.ranks;
     work.team->meet();
     if (!omp_get_thread_num()) ranks.exchange();
@@ -209,20 +223,37 @@ template <class T> void add_parts_of_all(const Work<T>& work) {
         T sum = ranks.message_of<T>(0, ranks.number)[i];
         for (int64_t rank = 1; rank < ranks.size; rank++)
             sum = rounded<T>(to_float(sum) + to_float(ranks.message_of<T>(rank, ranks.number)[i]));
-        work.h[i] = rounded<T>(to_float(work.h[i]) + to_float(sum));
+        if (given)
+            given[i] = sum;
+        else
+            work.h[i] = rounded<T>(to_float(work.h[i]) + to_float(sum));
     }
+}
+
+// h += rows · matrix, of all ranks where there are several, under ``norm`` if there is one
+template <class T>
+void add_product(const Matrix& matrix, const Gain& norm, const Rows<T>& rows, const Work<T>& work, Own<T>& own) {
+    int64_t M = work.shape.model;
+    T* given = norm.at ? work.given : nullptr;
+    T* to = work.ranks ? work.ranks->template next<T>() : given;
+    multiply<T>(matrix, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
+        if (!to) return add_rounded(work.h + first, M, work.rows, count, y, stride);
+        for (int64_t r = 0; r < work.rows; r++)
+            for (int64_t c = 0; c < count; c++) to[r * M + first + c] = rounded<T>(y[r * stride + c]);
+    });
+    if (work.ranks) sum_messages(work, given);
+    if (!norm.at) return;
+    work.team->meet();
+    add_normalised(norm, work);
 }
 
 // h += output(attended)
 template <class T> void add_attention(const Block& block, const Work<T>& work, Own<T>& own) {
     Rows<T> rows = own.rows(work.attended, block.output.inputs, work.rows, block.output);
-    multiply<T>(block.output, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
-        add_part(work, first, count, y, stride);
-    });
-    add_parts_of_all(work);
+    add_product(block.output, block.attention_output_norm, rows, work, own);
 }
 
-// active = silu(gate) · up, of the norm of h. A dense matrix has whole panels of gates.
+// active = activation(gate) · up, of the norm of h. A dense matrix has whole panels of gates.
 template <class T> void activate(const Block& block, const Work<T>& work, Own<T>& own) {
     int64_t size = work.shape.mlp;
     Rows<T> rows = normalised(own, work, block.post_norm, block.gate_up);
@@ -230,9 +261,15 @@ template <class T> void activate(const Block& block, const Work<T>& work, Own<T>
     TileShapes shapes = rows.shapes(block.gate_up);
     auto use = [&](int64_t first, const float* gate, const float* up, int64_t stride) {
         int64_t count = std::min<int64_t>(BLOCK, size - first);
-        for (int64_t r = 0; r < rows.count; r++)
-            for (int64_t c = 0; c < count; c++)
-                work.active[r * size + first + c] = rounded<T>(silu(gate[r * stride + c]) * up[r * stride + c]);
+        auto by = [&](auto activation) {
+            for (int64_t r = 0; r < rows.count; r++)
+                for (int64_t c = 0; c < count; c++)
+                    work.active[r * size + first + c] = rounded<T>(activation(gate[r * stride + c]) * up[r * stride + c]);
+        };
+        if (work.shape.gelu)
+            by([](float x) { return gelu_tanh(x); });
+        else
+            by([](float x) { return silu(x); });
     };
     if (!block.gate_up.bits) {
         // gates and the numbers that they multiply by turns
@@ -256,8 +293,5 @@ template <class T> void activate(const Block& block, const Work<T>& work, Own<T>
 // h += down(active)
 template <class T> void add_mlp(const Block& block, const Work<T>& work, Own<T>& own) {
     Rows<T> rows = own.rows(work.active, work.shape.mlp, work.rows, block.down);
-    multiply<T>(block.down, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
-        add_part(work, first, count, y, stride);
-    });
-    add_parts_of_all(work);
+    add_product(block.down, block.mlp_output_norm, rows, work, own);
 }

@@ -6,7 +6,7 @@
 #include "block.h"
 
 inline Heads heads_of(const Shape& shape, const Block& block) {
-    return {shape.heads, shape.kv_heads, shape.dim, float(block.scale), 0.0f, block.window};
+    return {shape.heads, shape.kv_heads, shape.dim, float(block.scale), float(block.cap), block.window};
 }
 
 // room for what spans leave, kept from call to call
@@ -22,7 +22,7 @@ struct Room {
 };
 
 template <class T> struct Buffers {
-    std::vector<T> qkv, attended, active, entered;
+    std::vector<T> qkv, attended, active, given, entered;
     Room room;
 };
 
@@ -32,7 +32,8 @@ Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosin
     buffers.qkv.resize(rows * (shape.heads + 2 * shape.kv_heads) * shape.dim);
     buffers.attended.resize(rows * shape.heads * shape.dim);
     buffers.active.resize(rows * shape.mlp);
-    return {shape, rows, h, buffers.qkv.data(), buffers.attended.data(), buffers.active.data(),
+    buffers.given.resize(rows * shape.model);
+    return {shape, rows, h, buffers.qkv.data(), buffers.attended.data(), buffers.active.data(), buffers.given.data(),
             (const T* const*)cosines, (const T* const*)sines, position, &buffers.room.spans, &buffers.room.sums, &team};
 }
 

@@ -14,7 +14,7 @@ extern "C" struct Model {
     int64_t layers;
     Lookup embedding;
     int64_t tokens;         // its rows
-    const void* final_norm;
+    Gain final_norm;
     Matrix head;
 };
 
@@ -39,7 +39,7 @@ bool forward(const Model& model, const Pass& pass, const Cache& cache, const int
     kept.resize(scored.rows * M);
     T* normal = kept.data();
     for (int64_t r = 0; r < scored.rows; r++)
-        normalise<T>(h + (scored.row ? scored.row[r] : r) * M, (const T*)model.final_norm, M, model.shape.epsilon,
+        normalise<T>(h + (scored.row ? scored.row[r] : r) * M, model.final_norm, M, model.shape.epsilon,
                      normal + r * M);
     if (scored.rows) product<T>(model.head, normal, M, scored.rows, (T*)scored.logits, threads);
     return true;

@@ -21,10 +21,10 @@ extern "C" struct DraftModel {
     const Block* blocks;
     int64_t layers;
     Lookup embedding;
-    const void* embedding_norm;  // of a head whose attention reads embeddings beside hidden states; null: of no head
-    const void* entering_norm;   // the gain under which a feature enters that head's block; null: as it is
-    const void* final_norm;
-    int64_t feeds_normed;        // whether a head's children are fed what its output head reads
+    Gain embedding_norm;   // of a head whose attention reads embeddings beside hidden states; null: of no head
+    Gain entering_norm;    // under which a feature enters that head's block; null: as it is
+    Gain final_norm;
+    int64_t feeds_normed;  // whether a head's children are fed what its output head reads
     double logit_scale;
 };
 
@@ -140,14 +140,14 @@ template <class T> class Feeder {
     void feed(const OwnPass& of, const int64_t* token, const T* feature, int64_t nodes, int64_t first) {
         int64_t M = _model.shape.model, rows = of.live;
         double epsilon = _model.shape.epsilon;
-        bool is_head = _model.embedding_norm;
+        bool is_head = _model.embedding_norm.at;
         _embedded.resize(rows * M), _h.resize(rows * M), _normal.resize(nodes * M);
         look_up<T>(_model.embedding, token, rows, M, is_head ? _embedded.data() : _h.data());
         for (int64_t r = 0; is_head && r < rows; r++) {
             T *beside = &_embedded[r * M], *to = &_h[r * M];
-            normalise<T>(beside, (const T*)_model.embedding_norm, M, epsilon, beside);
-            if (_model.entering_norm)
-                normalise<T>(feature + r * M, (const T*)_model.entering_norm, M, epsilon, to);
+            normalise<T>(beside, _model.embedding_norm, M, epsilon, beside);
+            if (_model.entering_norm.at)
+                normalise<T>(feature + r * M, _model.entering_norm, M, epsilon, to);
             else
                 std::copy_n(feature + r * M, M, to);
         }
@@ -156,7 +156,7 @@ template <class T> class Feeder {
                   first ? _growing.group : nullptr);
         const T* last = &_h[(rows - nodes) * M];
         for (int64_t r = 0; r < nodes; r++)
-            normalise<T>(last + r * M, (const T*)_model.final_norm, M, epsilon, &_normal[r * M]);
+            normalise<T>(last + r * M, _model.final_norm, M, epsilon, &_normal[r * M]);
         if (is_head) std::copy_n(_model.feeds_normed ? _normal.data() : last, nodes * M, (T*)_growing.state + first * M);
         find_children(nodes, first);
     }

@@ -38,7 +38,7 @@ template <class T>
 void before(const Shape& shape, const Block& block, int64_t rows, T* h, const void* const* cosines,
             const void* const* sines, const int32_t* position, T* qkv, int threads) {
     Team team;
-    Work<T> work{shape, rows, h, qkv, nullptr, nullptr, (const T* const*)cosines, (const T* const*)sines,
+    Work<T> work{shape, rows, h, qkv, nullptr, nullptr, nullptr, (const T* const*)cosines, (const T* const*)sines,
                  position, nullptr, nullptr, &team};
 #pragma omp parallel num_threads(threads)
     {
@@ -52,16 +52,22 @@ void before(const Shape& shape, const Block& block, int64_t rows, T* h, const vo
 template <class T>
 void after(const Shape& shape, const Block& block, int64_t rows, T* h, const T* a, int threads) {
     thread_local std::vector<T> kept;
-    kept.resize(rows * shape.mlp);
-    T* active = kept.data();
+    kept.resize(rows * (shape.mlp + shape.model));
+    T *active = kept.data(), *given = active + rows * shape.mlp;
     Team team;
-    Work<T> work{shape, rows, h, nullptr, nullptr, active, nullptr, nullptr, nullptr, nullptr, nullptr, &team};
+    Work<T> work{shape, rows, h, nullptr, nullptr, active, given, nullptr, nullptr, nullptr, nullptr, nullptr, &team};
 #pragma omp parallel num_threads(threads)
     {
         thread_local Own<T> own;
         Team::Part part = Team::part_of(rows * shape.model);
-        for (int64_t i = part.first; i < part.end; i++) h[i] = rounded<T>(to_float(h[i]) + to_float(a[i]));
+        bool normed = block.attention_output_norm.at;
+        for (int64_t i = part.first; i < part.end; i++)
+            if (normed)
+                given[i] = a[i];
+            else
+                h[i] = rounded<T>(to_float(h[i]) + to_float(a[i]));
         team.meet();
+        if (normed) add_normalised(block.attention_output_norm, work), team.meet();
         activate(block, work, own);
         team.meet();
         add_mlp(block, work, own);
@@ -125,13 +131,13 @@ void spec_expand(int dtype, const Matrix* matrix, const int64_t* row, int64_t fi
 }
 
 // to [rows, size]: the RMS norm of each row of x
-void spec_norm(int dtype, const void* x, int64_t rows, int64_t size, const void* gain, double epsilon, void* to,
+void spec_norm(int dtype, const void* x, int64_t rows, int64_t size, const Gain* gain, double epsilon, void* to,
                int threads) {
     for (int64_t r = 0; r < rows; r++)
         if (dtype)
-            normalise<bf16>((const bf16*)x + r * size, (const bf16*)gain, size, epsilon, (bf16*)to + r * size);
+            normalise<bf16>((const bf16*)x + r * size, *gain, size, epsilon, (bf16*)to + r * size);
         else
-            normalise<float>((const float*)x + r * size, (const float*)gain, size, epsilon, (float*)to + r * size);
+            normalise<float>((const float*)x + r * size, *gain, size, epsilon, (float*)to + r * size);
 }
 
 // logprob and place [rows, most] of the ``most`` largest of each row of logits [rows, columns], rows ``stride`` elements

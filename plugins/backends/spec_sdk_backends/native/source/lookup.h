@@ -13,6 +13,7 @@ extern "C" struct Lookup {
     const void* scale;
     const void* offset;
     int64_t bits;
+    double factor;       // by which what is looked up is multiplied; 1: not at all
 };
 
 // number ``input`` of a group's codes as they are stored
@@ -55,5 +56,7 @@ template <class T, class I> void look_up(const Lookup& embedding, const I* token
             const T* panel = (const T*)matrix.weights + token[r] / PANEL * steps_of<T>(model) * PANEL * D;
             for (int64_t i = 0; i < model; i++) to[i] = panel[(i / D * PANEL + token[r] % PANEL) * D + i % D];
         }
+        if (embedding.factor != 1.0)
+            for (int64_t i = 0; i < model; i++) to[i] = rounded<T>(to_float(to[i]) * float(embedding.factor));
     }
 }

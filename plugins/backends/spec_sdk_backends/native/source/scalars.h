@@ -77,3 +77,6 @@ inline float exponential(float x) {
 inline float capped(float x, float c) { return c * (1 - 2 / (exponential(2 * x / c) + 1)); }
 
 inline float silu(float x) { return x / (1.0f + exponential(-x)); }
+
+// x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), as x / (1 + e^-2u)
+inline float gelu_tanh(float x) { return x / (1.0f + exponential(-1.5957691f * x * (1.0f + 0.044715f * x * x))); }
