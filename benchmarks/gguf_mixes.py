@@ -1,10 +1,12 @@
 """What a GGUF file in K-quants decodes at in its few bits, beside the same weights dense, and beside llama.cpp.
 
     python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python
+    python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape gemma3_1b --mixes Q4_0 Q8_0
 
-For each mix of quantisations a Llama of 1B with random weights is written; plain decoding behind a prompt of 64 tokens,
+For each mix of quantisations a model of 1B with random weights is written; plain decoding behind a prompt of 64 tokens,
 by turns: in few bits, dense in bfloat16, and llama-cpp-python of the same file, if ``--llama-python`` has one. Also
-passes over N nodes in units of one over a single node. Figures are medians. Writes results/gguf_mixes.json.
+passes over N nodes in units of one over a single node. Figures are medians. Writes results/gguf_mixes.json, of another
+shape results/gguf_mixes-SHAPE.json.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 from benchmarks.passes import TOKENS, scoring
 from benchmarks.places import RESULTS
-from benchmarks.support.random_gguf import MIXES, write_random_gguf
+from benchmarks.support.random_gguf import MIXES, SHAPES, write_random_gguf
 from spec_sdk.bench import timing
 from spec_sdk.bench.peers.commands import llama_command
 from spec_sdk.bench.peers.serving import Request
@@ -31,23 +33,27 @@ from spec_sdk.tree import TokenTree
 
 PROMPT = TOKENS[:64]
 NODES = (2, 4, 8)
+USUAL = "llama_1b"
 WAYS = {"few bits": (), "dense": ("model.weights=dense", "model.dtype=bfloat16")}
 
 
 def main() -> int:
-    parser = script_parser(__doc__, new_tokens=48, output=RESULTS / "gguf_mixes.json", overrides=None)
-    parser.add_argument("--mixes", nargs="+", choices=list(MIXES), default=list(MIXES))
+    parser = script_parser(__doc__, new_tokens=48, output=None, overrides=None)
+    parser.add_argument("--output", type=Path, help="the JSON to write")
+    parser.add_argument("--shape", choices=list(SHAPES), default=USUAL)
+    parser.add_argument("--mixes", nargs="+", choices=list(MIXES), default=["Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="per comparison of passes")
     parser.add_argument("--llama-python", help="a Python with llama-cpp-python")
     arguments = parser.parse_args()
+    shape, suffix = SHAPES[arguments.shape], "" if arguments.shape == USUAL else f"-{arguments.shape}"
     report: dict[str, Any] = {"prompt_tokens": len(PROMPT), "new_tokens": arguments.new_tokens, "mixes": {}}
     for mix in arguments.mixes:
         with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
             file = Path(directory) / f"{mix}.gguf"
-            write_random_gguf(file, mix)
+            write_random_gguf(file, mix, shape)
             pipelines = {way: build("pipeline=vanilla", f"model.target={file}", *given) for way, given in WAYS.items()}
-            report |= {**pipeline_facts(pipelines["few bits"]), "target": "a Llama of 1B, random weights"}
+            report |= {**pipeline_facts(pipelines["few bits"]), "target": f"{shape.title}, random weights"}
             llama = None
             if arguments.llama_python:
                 context = len(PROMPT) + arguments.new_tokens
@@ -59,7 +65,7 @@ def main() -> int:
             found["passes"] = passes(pipelines["few bits"], arguments.seconds)
             report["mixes"][mix] = found
             print(f"{mix}: {found}", flush=True)
-    write_report(arguments.output, report)
+    write_report(arguments.output or RESULTS / f"gguf_mixes{suffix}.json", report)
     return 0
 
 

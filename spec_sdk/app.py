@@ -110,6 +110,7 @@ def _run(argv: list[str]) -> int:
         print(f"spec-sdk {__version__}")
         return EXIT_OK
     check_launched()
+    _check_current_directory()
     parser = get_args_parser()
     args = _parse(parser, argv)
     search_path = [] if args.config_dir is None else [search_path_override(args.config_dir, "--config-dir")]
@@ -145,6 +146,14 @@ def _run(argv: list[str]) -> int:
         _refuse_options_of_sweeps(args.overrides)
         config = compose_config(args.overrides)
     return run_task(config, args.overrides)
+
+
+def _check_current_directory() -> None:
+    """Raise UserError where it was removed since it was entered."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UserError("the current directory is not there any more; change to one that is") from error
 
 
 def _parse(parser: ArgumentParser, argv: list[str]) -> Namespace:

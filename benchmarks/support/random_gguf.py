@@ -2,86 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import gguf
 import numpy as np
 import numpy.typing as npt
 
-FACTORS = {"Q4_0": {0: 0.25}, "Q4_K": {0: 1 / 150, 2: 1 / 20}, "Q5_K": {0: 1 / 300, 2: 1 / 20}, "Q6_K": {208: 1 / 1400}}
+FACTORS = {
+    "Q4_0": {0: 0.25},
+    "Q8_0": {0: 1 / 74},
+    "Q4_K": {0: 1 / 150, 2: 1 / 20},
+    "Q5_K": {0: 1 / 300, 2: 1 / 20},
+    "Q6_K": {208: 1 / 1400},
+}
 """Where a block has float16 factors, and what these are where weights are of size 1."""
 SIZE = 0.02
-HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 2048, 8192, 16, 32, 8, 64, 32000
-"""A Llama of 1B, with a smaller vocabulary than the real one's."""
 
-KindOf = Callable[[str, int], str]
+
+@dataclass(frozen=True)
+class Shape:
+    """A model as GGUF files describe it. ``gains``: norms beside those before the sub-layers, name → dims."""
+
+    title: str
+    architecture: str
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    gains: Mapping[str, int] = field(default_factory=dict)
+    window: int | None = None
+
+    def has_more_bits(self, layer: int) -> bool:
+        """In mixes: the first and the last eighth of the layers, and every third between."""
+        eighth = self.layers // 8
+        return layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
+
+    def tensors(self) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+        """Name without its layer's number, that number or -1, and shape of all."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        yield "token_embd", -1, (self.vocabulary, self.hidden)
+        yield "output_norm", -1, (self.hidden,)
+        for layer in range(self.layers):
+            yield "attn_norm", layer, (self.hidden,)
+            yield "ffn_norm", layer, (self.hidden,)
+            for name, dims in self.gains.items():
+                yield name, layer, (dims,)
+            yield "attn_q", layer, (q, self.hidden)
+            yield "attn_k", layer, (kv, self.hidden)
+            yield "attn_v", layer, (kv, self.hidden)
+            yield "attn_output", layer, (self.hidden, q)
+            yield "ffn_gate", layer, (self.inner, self.hidden)
+            yield "ffn_up", layer, (self.inner, self.hidden)
+            yield "ffn_down", layer, (self.hidden, self.inner)
+
+
+SHAPES = {
+    "llama_1b": Shape("a Llama of 1B", "llama", 2048, 8192, 16, 32, 8, 64, 32000),
+    "gemma3_1b": Shape(
+        "a Gemma 3 of 1B",
+        "gemma3",
+        *(1152, 6912, 26, 4, 1, 256, 262144),
+        {"attn_q_norm": 256, "attn_k_norm": 256, "post_attention_norm": 1152, "post_ffw_norm": 1152},
+        window=512,
+    ),
+}
+"""The Llama has a smaller vocabulary than the real one."""
+
+KindOf = Callable[[Shape, str, int], str]
 """What a tensor is stored as, by its name without its layer's number, and that number."""
 
 
-def _more_bits(layer: int) -> bool:
-    # the first and the last eighth of the layers, and every third between
-    eighth = LAYERS // 8
-    return layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
-
-
 def _medium(kind: str) -> KindOf:
-    def of(name: str, layer: int) -> str:
-        wide = name == "token_embd" or (name in ("attn_v", "ffn_down") and _more_bits(layer))
+    def of(shape: Shape, name: str, layer: int) -> str:
+        wide = name == "token_embd" or (name in ("attn_v", "ffn_down") and shape.has_more_bits(layer))
         return "Q6_K" if wide else kind
 
     return of
 
 
 MIXES: dict[str, KindOf] = {
-    "Q4_0": lambda name, layer: "Q6_K" if name == "token_embd" else "Q4_0",
+    "Q4_0": lambda shape, name, layer: ("Q8_0" if shape.hidden % 256 else "Q6_K") if name == "token_embd" else "Q4_0",
     "Q4_K_M": _medium("Q4_K"),
     "Q5_K_M": _medium("Q5_K"),
-    "Q6_K": lambda name, layer: "Q6_K",
+    "Q6_K": lambda shape, name, layer: "Q6_K",
+    "Q8_0": lambda shape, name, layer: "Q8_0",
 }
+"""Those of K-quants take rows of whole 256."""
 
 
-def write_random_gguf(path: Path, mix: str) -> None:
-    """A Llama of 1B in one of :data:`MIXES`, whose tokens are bytes and nothing else."""
-    writer, rng = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
+def write_random_gguf(path: Path, mix: str, shape: Shape = SHAPES["llama_1b"]) -> None:
+    """A model in one of :data:`MIXES`, whose tokens are bytes and nothing else."""
+    writer, rng = gguf.GGUFWriter(path, shape.architecture), np.random.default_rng(0)
     writer.add_context_length(8192)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.inner)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500000.0)
-    writer.add_rope_dimension_count(HEAD_DIM)
-    writer.add_vocab_size(VOCABULARY)
-    _add_tokenizer(writer)
-    for name, layer, shape in _tensors():
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_vocab_size(shape.vocabulary)
+    if shape.window is not None:
+        writer.add_sliding_window(shape.window)
+    _add_tokenizer(writer, shape.vocabulary)
+    for name, layer, dims in shape.tensors():
         stored = f"{name}.weight" if layer < 0 else f"blk.{layer}.{name}.weight"
-        if len(shape) == 1:
-            writer.add_tensor(stored, np.ones(shape, np.float32))
+        if len(dims) == 1:
+            writer.add_tensor(stored, np.ones(dims, np.float32))
         else:
-            kind = MIXES[mix](name, layer)
-            writer.add_tensor(stored, random_blocks(rng, kind, *shape, SIZE), raw_dtype=gguf.GGMLQuantizationType[kind])
+            kind = MIXES[mix](shape, name, layer)
+            writer.add_tensor(stored, random_blocks(rng, kind, *dims, SIZE), raw_dtype=gguf.GGMLQuantizationType[kind])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def _tensors() -> Iterator[tuple[str, int, tuple[int, ...]]]:
-    q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
-    yield "token_embd", -1, (VOCABULARY, HIDDEN)
-    yield "output_norm", -1, (HIDDEN,)
-    for layer in range(LAYERS):
-        yield "attn_norm", layer, (HIDDEN,)
-        yield "ffn_norm", layer, (HIDDEN,)
-        yield "attn_q", layer, (q, HIDDEN)
-        yield "attn_k", layer, (kv, HIDDEN)
-        yield "attn_v", layer, (kv, HIDDEN)
-        yield "attn_output", layer, (HIDDEN, q)
-        yield "ffn_gate", layer, (INNER, HIDDEN)
-        yield "ffn_up", layer, (INNER, HIDDEN)
-        yield "ffn_down", layer, (HIDDEN, INNER)
 
 
 def random_blocks(
@@ -95,14 +137,14 @@ def random_blocks(
     return blocks.reshape(rows, -1)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: int) -> None:
     bytes_ = [chr(code if 33 <= code < 127 else 256 + code) for code in range(256)]
     tokens = ["<|endoftext|>", *bytes_, "ab"]
-    tokens += [f"<unused{i}>" for i in range(VOCABULARY - len(tokens))]
+    tokens += [f"<unused{i}>" for i in range(vocabulary - len(tokens))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
-    writer.add_token_types([3] + [1] * (VOCABULARY - 1))
+    writer.add_token_types([3] + [1] * (vocabulary - 1))
     writer.add_token_merges(["a b"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_NUM_SEQS = 8
 """Prompts that an engine answers at once where nothing is said; caches take memory for those that were."""
+OF_RUNS = ("task", "compare", "prompt", "prompt_file", "prompt_limit")
+"""Options that an engine would do nothing with."""
 
 
 class Engine:
@@ -111,6 +113,9 @@ class Engine:
         if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
             raise UserError(f"max_num_seqs: {max_num_seqs!r} must be 1 or more")
         check_alone()
+        for option in (str(override.key_or_group) for override in parse(overrides)):
+            if option in OF_RUNS:
+                raise UserError(f"overrides: {option} is of a run of the command line; an engine is given prompts")
         settings = settings_for(overrides)
         if beside is not None:
             check_shared(settings, beside._settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -36,8 +36,15 @@ def values_of(directory: Path, names: Sequence[str]) -> dict[str, float]:
     numbers = {n: v for n, v in found.items() if isinstance(v, int | float) and math.isfinite(v)}
     for name in names:
         if name not in numbers:
-            raise UserError(f"sweep.metric: this job has no {name}{did_you_mean(name, numbers)}")
+            raise UserError(f"sweep.metric: this job has no {name}{_hint(name, numbers)}")
     return {name: float(numbers[name]) for name in names}
+
+
+def _hint(name: str, numbers: Iterable[str]) -> str:
+    """What to do about a metric that a job has not."""
+    if name == SPEEDUP:
+        return "; compare=true makes one"
+    return ", which speculation on attention has" if name in ATTENTION else did_you_mean(name, numbers)
 
 
 def directions_of(sweeper: DictConfig, names: Sequence[str]) -> tuple[str, ...]:

@@ -198,6 +198,8 @@ class Sweep:
         for name in names if self._config.task.name == "generate" else ():
             if name not in known_metrics():
                 raise UserError(f"sweep.metric: unknown metric {name!r}{did_you_mean(name, known_metrics())}")
+            if name == SPEEDUP and not self._config.compare and "compare" not in self._swept:
+                raise UserError("sweep.metric: speedup is over plain decoding, which compare=true runs too; add it")
         return names
 
     def _check_common(self) -> None:

@@ -87,6 +87,12 @@ def test_what_an_engine_is_made_of(checkpoint: Path, error_of: Callable[..., str
     assert str(refusal.value) == (expected or error_of("prompt=a", *arguments))
 
 
+@pytest.mark.parametrize("override", ["compare=true", "prompt=a", "task=bench"])
+def test_options_of_a_run_of_the_command_line(checkpoint: Path, override: str) -> None:
+    with pytest.raises(UserError, match=f"overrides: {override.partition('=')[0]} is of a run of the command line"):
+        Engine.from_pipeline("vanilla", target=checkpoint, overrides=[override])
+
+
 def test_a_verifier_that_cannot_serve_a_request(checkpoint: Path, error_of: Callable[..., str]) -> None:
     engine = Engine.from_pipeline("prompt_lookup", target=checkpoint, overrides=["verifier=greedy"])
     expected = error_of(

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import gguf_mixes
-from benchmarks.support import random_gguf
+from benchmarks.support.random_gguf import SHAPES
 
-SHAPE = {"HIDDEN": 256, "INNER": 512, "LAYERS": 8, "HEADS": 4, "KV_HEADS": 2, "VOCABULARY": 1024}
+SMALL: dict[str, Any] = {"hidden": 256, "inner": 512, "layers": 8, "heads": 4, "kv_heads": 2, "vocabulary": 1024}
 
 
-def test_files_in_few_bits_beside_dense_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in SHAPE.items():
-        monkeypatch.setattr(random_gguf, name, size)
+@pytest.mark.parametrize("name", list(SHAPES))
+def test_files_in_few_bits_beside_dense_weights(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = SHAPES[name]
+    gains = {gain: 256 if dims == shape.hidden else dims for gain, dims in shape.gains.items()}
+    monkeypatch.setitem(SHAPES, name, replace(shape, gains=gains, **SMALL))
     output = tmp_path / "mixes.json"
-    mixes = ["--mixes", "Q4_0", "Q5_K_M"]
+    mixes = [f"--shape={name}", "--mixes", "Q4_0", "Q5_K_M"]
     options = ["--rounds=2", "--new-tokens=6", "--seconds=0.05", f"--output={output}"]
     monkeypatch.setattr(sys, "argv", ["gguf_mixes", *mixes, *options])
     assert gguf_mixes.main() == 0

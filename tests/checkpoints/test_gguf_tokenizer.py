@@ -240,6 +240,6 @@ def test_merges_follow_the_scores() -> None:
 
 
 def test_the_guide_lists_every_way_of_splitting() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs" / "gguf.md").read_text(encoding="utf-8")
     _, *rows = re.findall(r"^  \| [^|]+ \| (`.*) \|$", guide, flags=re.MULTILINE)
     assert sorted(name for row in rows for name in re.findall(r"`([^`]+)`", row)) == sorted(PRE_TOKENIZERS)

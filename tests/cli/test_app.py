@@ -49,6 +49,25 @@ def test_help_says_what_there_is(cli: Callable[..., Result]) -> None:
     assert result.err == ""
 
 
+def test_a_directory_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"import os, runpy; os.rmdir({str(gone)!r}); runpy.run_module('spec_sdk', run_name='__main__')"
+    root = str(Path(spec_sdk.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", script, "prompt=a"],
+        cwd=gone,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: the current directory is not there any more; change to one that is\n",
+    )
+
+
 def test_version(cli: Callable[..., Result]) -> None:
     assert cli("--version") == Result(0, f"spec-sdk {spec_sdk.__version__}\n", "")
 

@@ -173,6 +173,7 @@ def test_optuna_goes_on_where_trials_may_fail(cli: Cli) -> None:
     [
         ([], "sweep.metric: hydra/sweeper=optuna needs a number to optimise; say which, such as sweep.metric=tokens"),
         (["sweep.metric=tokens_per_secnd"], "sweep.metric: unknown metric 'tokens_per_secnd', did you mean 'tokens_pe"),
+        (["sweep.metric=speedup"], "sweep.metric: speedup is over plain decoding, which compare=true runs too; add it"),
         (["sweep.metric=[]"], "sweep.metric: [] must be a name, a list of names, or null"),
         (["sweep.metric=steps", "hydra.sweeper.direction=up"], "hydra.sweeper.direction: unknown 'up'"),
         (["sweep.metric=[steps,drafted]"], "hydra.sweeper.direction: 1 for 2 metrics (sweep.metric); give one for"),

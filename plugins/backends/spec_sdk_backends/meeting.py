@@ -68,7 +68,7 @@ class Meeting:
             self._tell(f"{which} of {self._size}")
 
     def _tell(self, whom: str) -> None:
-        if not self._told:
+        if not self._told and self._timeout_s > TELL_AFTER_S:
             self._told = True
             line = f"waiting for {whom}, for {self._timeout_s:g} s at most (backend.timeout)"
             # on other ranks than the leader sys.stderr leads nowhere
