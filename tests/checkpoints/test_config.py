@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def test_agrees_with_transformers(name: str) -> None:
 
 
 DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"]
-MOE = ["mixtral", "qwen2_moe", "qwen3_moe"]
+DENSE += ["ernie4_5", "glm", "glm4", "granite", "phi3", "seed_oss", "smollm3"]
+MOE = ["granitemoe", "mixtral", "qwen2_moe", "qwen3_moe"]
 
 
 def assert_layers_agree(ours: ModelConfig, theirs: Any) -> None:
@@ -76,14 +78,43 @@ def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> No
         assert ours.layer_kind(0).attention.softcap == theirs.attn_logit_softcapping
         assert ours.layer_kind(0).attention.scale_for(ours.head_dim) == theirs.query_pre_attn_scalar**-0.5
         assert ours.logit_softcap == theirs.final_logit_softcapping
-    if model_type in ("mixtral", "qwen2_moe", "qwen3_moe"):
-        count = theirs.num_local_experts if model_type == "mixtral" else theirs.num_experts
-        width = theirs.intermediate_size if model_type == "mixtral" else theirs.moe_intermediate_size
+    partial = theirs.rope_parameters.get("partial_rotary_factor", 1.0)
+    assert (ours.rotary_dims or ours.head_dim) == ours.head_dim * partial
+    if model_type in MOE:
+        local = model_type in ("granitemoe", "mixtral")
+        count = theirs.num_local_experts if local else theirs.num_experts
+        width = theirs.intermediate_size if local else theirs.moe_intermediate_size
         shared = getattr(theirs, "shared_expert_intermediate_size", None)
         normalized = getattr(theirs, "norm_topk_prob", True)
         assert ours.experts == Experts(count, theirs.num_experts_per_tok, width, normalized, shared, (0, 1))
     else:
         assert ours.experts is None
+
+
+def test_a_granite_s_norms_are_of_states_that_are_not_scaled() -> None:
+    """Those of the decoder are larger, by as much as residuals are scaled less."""
+    config = read(model_type="granite", residual_multiplier=0.25, rms_norm_eps=1e-5)
+    assert config.rms_norm_eps == pytest.approx(1.6e-4) and config.norm_eps_of_states == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "smollm3", "no_rope_layers": [1]}, "no_rope_layers must say 0 or 1 of each of 2 layers"),
+        ({"model_type": "smollm3", "no_rope_layers": [1, 2]}, "no_rope_layers must say 0 or 1"),
+        ({"model_type": "phi3", "partial_rotary_factor": 1.5}, "partial_rotary_factor 1.5 rotates 24 of a head's 16"),
+        ({"model_type": "phi3", "partial_rotary_factor": 0.2}, "partial_rotary_factor 0.2 rotates 3 of a head's 16"),
+        (
+            {"model_type": "phi3", "rope_scaling": {"type": "linear", "factor": 2.0}},
+            "rope type 'linear' is none of Phi's, which is 'longrope'",
+        ),
+        ({"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"]}, "others than attention"),
+        ({"model_type": "granitemoehybrid", "layer_types": ["attention"] * 2, "num_local_experts": 4}, "mixture of"),
+    ],
+)
+def test_refused_of_families(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        read(**changes)
 
 
 def test_which_layers_have_experts() -> None:

@@ -56,7 +56,7 @@ FAMILIES = (
     Mutant(
         "rope: the attention factor is left out of the sines",
         ROPE,
-        "(angle_CD.sin() * self._attention_factor)",
+        "(angle_CD.sin() * self._factor_D)",
         "angle_CD.sin()",
         (f"{OF_ROPE}::test_rotations_equal_transformers",),
     ),

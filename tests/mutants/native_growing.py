@@ -72,7 +72,7 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
     Mutant(
         "native growing: a feature enters as it is",
         GROWING,
-        "if (_model.entering_norm)",
+        "if (_model.entering_norm.at)",
         "if (false)",
         OF_A_HEAD,
     ),

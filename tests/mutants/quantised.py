@@ -271,15 +271,15 @@ QUANTISED = (
     Mutant(
         "weights: a rank reads all columns and keeps its own",
         "spec_sdk/model/packed_weights.py",
-        "return range(before, before + rows), range(first, end)",
-        "return range(before, before + rows), range(end)",
+        "return rows, range(first, end)",
+        "return rows, range(end)",
         (OF_LOADING,),
     ),
     Mutant(
         "weights: a part of an expert is the first expert's",
         "spec_sdk/model/packed_weights.py",
-        "row.packing.parts * (expert if row.per_expert else 0)",
-        "row.packing.parts * 0",
+        "range(expert * height + rows.start, expert * height + rows.stop)",
+        "rows",
         (OF_LOADING,),
     ),
     Mutant(

@@ -44,6 +44,7 @@ from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.native_attention import NATIVE_ATTENTION
 from tests.mutants.native_growing import NATIVE_GROWING
 from tests.mutants.native_sampling import NATIVE_SAMPLING
+from tests.mutants.nearly_llamas import NEARLY_LLAMAS
 from tests.mutants.papers import PAPERS
 from tests.mutants.path_levels import PATH_LEVELS
 from tests.mutants.peagle import PEAGLE
@@ -84,6 +85,7 @@ LISTS = (
     DETERMINISTIC_CUDA,
     LAYER_KINDS,
     FAMILIES,
+    NEARLY_LLAMAS,
     CHECKPOINTS,
     SPEECH,
     API,

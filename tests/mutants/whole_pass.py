@@ -93,24 +93,10 @@ WHOLE_PASS: tuple[Mutant, ...] = (
         WHOLE,
     ),
     Mutant(
-        "whole pass: capped logits are left uncapped",
-        "plugins/backends/spec_sdk_backends/native/lookup.py",
-        " or decoder.config.logit_softcap is not None",
-        "",
-        WHOLE,
-    ),
-    Mutant(
-        "whole pass: embeddings that are scaled are read as they are",
-        "plugins/backends/spec_sdk_backends/native/lookup.py",
-        "decoder.embedding_scale != 1.0 or ",
-        "",
-        WHOLE,
-    ),
-    Mutant(
-        "whole pass: a norm that is wider than the weights is read as narrow",
-        "plugins/backends/spec_sdk_backends/native/lookup.py",
-        "gain_M.dtype != decoder.dtype for",
-        "False for",
+        "whole pass: a norm in a dtype that the kernels do not read",
+        "plugins/backends/spec_sdk_backends/native/structures.py",
+        "return gain is None or gain.dtype in (dtype, torch.float32)",
+        "return True",
         WHOLE,
     ),
     Mutant(

@@ -1,0 +1,155 @@
+"""Heads whose dimensions lie in another order, multipliers that are left out, matrices that are cut out wrongly; and in
+the native kernels norms of outputs, GELU, wide gains and scaled embeddings.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+ROWS = "spec_sdk/model/rotary_rows.py"
+ROPE = "spec_sdk/model/rope.py"
+TABLE = "spec_sdk/model/weight_table.py"
+GRANITE = "spec_sdk/model/granite_like.py"
+BLOCK = "plugins/backends/spec_sdk_backends/native/source/block.h"
+LOGITS = "tests/model/test_decoder.py::test_logits_equal_transformers"
+STATES = "tests/model/test_decoder.py::test_hidden_states_equal_transformers"
+OF_GGUF = "tests/checkpoints/test_gguf_families.py"
+OF_DRAFTS = "tests/training/test_trainable.py"
+NATIVE = "tests/native/test_decoder.py::test_blocks_are_those_of_torch"
+WHOLE = "tests/native/test_whole_pass.py::test_the_bits_of_the_stages"
+
+NEARLY_LLAMAS = (
+    Mutant(
+        "rotary rows: the two of a pair change places",
+        ROWS,
+        "torch.arange(rotated).view(-1, 2).T",
+        "torch.arange(rotated).view(-1, 2).flip(1).T",
+        (LOGITS,),
+    ),
+    Mutant(
+        "rotary rows: what stands still comes first",
+        ROWS,
+        "torch.cat((pairs, still), dim=1)",
+        "torch.cat((still, pairs), dim=1)",
+        (LOGITS,),
+    ),
+    Mutant(
+        "rotary rows: biases stay as they are stored",
+        ROWS,
+        '("q", "k", "q_bias", "k_bias", "q_norm", "k_norm")',
+        '("q", "k", "q_norm", "k_norm")',
+        (LOGITS,),
+    ),
+    Mutant(
+        "rotary rows: a draft model is written in the decoder's order",
+        ROWS,
+        "rotated_X[row_X.argsort().to(rotated_X.device)]",
+        "rotated_X",
+        (f"{OF_DRAFTS}::test_tensors_are_those_of_the_target_s_layers",),
+    ),
+    Mutant(
+        "rotary rows: matrices in few bits stay as they are stored",
+        ROWS,
+        "stored if row_X is None else stored.rows(row_X)",
+        "stored",
+        (f"{OF_GGUF}::test_matrices_in_few_bits_stay_so",),
+    ),
+    Mutant(
+        "rope: the attention factor is of dimensions that stand still too",
+        ROPE,
+        "torch.where(self._frequency == 0, 1.0, factor).repeat(2)",
+        "torch.full_like(self._frequency, factor).repeat(2)",
+        (LOGITS,),
+    ),
+    Mutant(
+        "layers without rotary positions have them",
+        "spec_sdk/model/config.py",
+        "if layer in self.unrotated:",
+        "if layer in ():",
+        (LOGITS,),
+    ),
+    Mutant(
+        "layers without rotary positions keep their numbers in a cut",
+        "spec_sdk/model/config.py",
+        "unrotated = tuple(i for i, layer in enumerate(layers) if layer in self.unrotated)",
+        "unrotated = self.unrotated",
+        (f"{OF_DRAFTS}::test_packed_rows_give_what_the_decoder_gives",),
+    ),
+    Mutant(
+        "joined matrices: every part is the first",
+        TABLE,
+        "before = sum(heights[: packing.part]) if packing else 0",
+        "before = 0",
+        (LOGITS,),
+    ),
+    Mutant(
+        "granite: the norm's epsilon is that of scaled states",
+        GRANITE,
+        "rms_norm_eps=config.rms_norm_eps / residual**2,",
+        "rms_norm_eps=config.rms_norm_eps,",
+        ("tests/checkpoints/test_config.py::test_a_granite_s_norms_are_of_states_that_are_not_scaled",),
+    ),
+    Mutant(
+        "granite: embeddings are not over the residuals' scale",
+        GRANITE,
+        "embedding_scale=embedding / residual,",
+        "embedding_scale=embedding,",
+        (LOGITS,),
+    ),
+    Mutant(
+        "granite: logits are not scaled",
+        GRANITE,
+        "logit_scale=1.0 / logits,",
+        "",
+        (LOGITS,),
+    ),
+    Mutant(
+        "granite: drafters are given the decoder's own states",
+        "spec_sdk/model/decoder.py",
+        "return state if scale == 1.0 else state * scale",
+        "return state",
+        (STATES,),
+    ),
+    Mutant(
+        "native: what attention gives is added as it is",
+        BLOCK,
+        "add_product(block.output, block.attention_output_norm, rows, work, own);",
+        "add_product(block.output, Gain{nullptr, 0}, rows, work, own);",
+        (NATIVE,),
+    ),
+    Mutant(
+        "native: every MLP has SiLU",
+        BLOCK,
+        "if (work.shape.gelu)",
+        "if (false)",
+        (NATIVE,),
+    ),
+    Mutant(
+        "native: gains are of the rows' dtype",
+        BLOCK,
+        "if (gain.wide)",
+        "if (false)",
+        (NATIVE,),
+    ),
+    Mutant(
+        "native: scores are not capped within blocks",
+        "plugins/backends/spec_sdk_backends/native/source/blocks.h",
+        "float(block.cap)",
+        "0.0f",
+        (NATIVE,),
+    ),
+    Mutant(
+        "native: a whole pass enters embeddings as they are",
+        "plugins/backends/spec_sdk_backends/native/source/lookup.h",
+        "if (embedding.factor != 1.0)",
+        "if (false)",
+        (WHOLE,),
+    ),
+    Mutant(
+        "native: a whole pass leaves logits uncapped",
+        "plugins/backends/spec_sdk_backends/native/whole_pass.py",
+        "decoder.capped(logits_BnR)",
+        "logits_BnR",
+        (WHOLE,),
+    ),
+)
