@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from spec_sdk.model.architectures import weights_of
+from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.quantized import QuantizedMatrix
+
+
+def settings_of_layers(settings: Mapping[str, Any], config: ModelConfig, layers: Sequence[int]) -> dict[str, Any]:
+    """The config.json ``settings`` of a model, which reads as ``config``, for these of its layers alone."""
+    made = {**settings, "num_hidden_layers": len(layers)}
+    if isinstance(kinds := made.get("layer_types"), list):
+        made["layer_types"] = [kinds[layer] for layer in layers]
+    if config.unrotated:
+        # 1: the layer has rotary positions
+        made["no_rope_layers"] = [int(layer not in config.unrotated) for layer in layers]
+    return made
 
 
 class LayersOf(TensorSource):

@@ -19,6 +19,7 @@ from spec_sdk.model.borrowed_weights import KEY, VOCABULARY
 from spec_sdk.model.checkpoint import Checkpoint
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.model.layers_of import settings_of_layers
 from spec_sdk.model.packed_weights import published
 from spec_sdk.model.safetensors_reader import SINGLE_NAME
 from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
@@ -48,22 +49,17 @@ def draft_settings(target: Checkpoint, shape: DraftShape, whole: bool) -> dict[s
     Raises UserError for a target whose config.json cannot say of some of its layers what it says of all.
     """
     values = text_settings(read_json_object(target.directory / "config.json"))
-    config = shape.config(target.config)
+    values, config = settings_of_layers(values, target.config, shape.layers), shape.config(target.config)
     values |= {
-        "num_hidden_layers": config.num_layers,
         "intermediate_size": config.intermediate_size,
         "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
         "tie_word_embeddings": config.tie_embeddings,
     }
-    if isinstance(kinds := values.get("layer_types"), list):
-        values["layer_types"] = [kinds[layer] for layer in shape.layers]
     if "shared_intermediate_size" in values:
         # Granite 4's name of it
         values["shared_intermediate_size"] = config.intermediate_size
-    if target.config.unrotated:
-        values["no_rope_layers"] = [int(layer not in config.unrotated) for layer in range(config.num_layers)]
     if not whole:
         values[KEY] = ["embedding"] if target.config.tie_embeddings else ["embedding", "head"]
     if _as_read(values, target) != config:

@@ -21,8 +21,9 @@ from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.gguf_convert import require_room
-from spec_sdk.model.layers_of import LayersOf
+from spec_sdk.model.layers_of import LayersOf, settings_of_layers
 from spec_sdk.model.models import AUTO_DRAFT, CUT_DRAFT
+from spec_sdk.model.packed_weights import published
 from spec_sdk.model.safetensors_reader import SINGLE_NAME, open_directory
 from spec_sdk.model.safetensors_writer import save_tensors
 from spec_sdk.model.source_cache import CacheEntry
@@ -69,10 +70,8 @@ def assistant_of(target_reference: str, draft: str, draft_layers: str | Sequence
 def _cut(target: Checkpoint, draft_layers: str | Sequence[int], dtype: str) -> Assistant:
     layers = resolve_cut(draft_layers, target.name, target.config.num_layers)
     source = LayersOf(target, layers)
-    settings = read_json_object(target.directory / "config.json")
-    settings |= {"num_hidden_layers": len(layers), "tie_word_embeddings": target.config.tie_embeddings}
-    if isinstance(kinds := settings.get("layer_types"), list):
-        settings["layer_types"] = [kinds[layer] for layer in layers]
+    settings = settings_of_layers(read_json_object(target.directory / "config.json"), target.config, layers)
+    settings["tie_word_embeddings"] = target.config.tie_embeddings
     name = f"{target.name}, {len(layers)} of {target.config.num_layers} layers"
     if read_config(settings, f"{name}, config.json") != source.config:
         raise UserError(
@@ -97,7 +96,7 @@ def _written(
         sizes = [rows * columns for rows, columns in _matrices(source)]
         require_room(directory, sum(sizes) * stored.itemsize)
         tensors = {name: source.tensor(name).to(stored, copy=True).contiguous() for name in sorted(source.names())}
-        save_tensors(directory / SINGLE_NAME, tensors, {"format": "pt"})
+        save_tensors(directory / SINGLE_NAME, published(tensors, weights_of(source.config)), {"format": "pt"})
         for file in TOKENIZER_FILES:
             if (tokenizer.directory / file).is_file():
                 shutil.copyfile(tokenizer.directory / file, directory / file)

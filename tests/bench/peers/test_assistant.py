@@ -54,6 +54,19 @@ def test_a_cut_is_the_target_without_its_other_layers(tmp_path: Path) -> None:
     assert len(directories | {made.directory}) == 4
 
 
+@pytest.mark.parametrize("name", ["phi3", "glm4", "smollm3", "granite4"])
+def test_a_cut_of_a_family_whose_layers_differ_or_whose_matrices_are_joined(name: str, tmp_path: Path) -> None:
+    """Of a SmolLM3 the fourth layer is not rotated, which the cut has as its second."""
+    target = write_checkpoint(tmp_path / "target", name, vocab_size=VOCABULARY)
+    made = assistant_of(str(tmp_path / "target"), "cut", [0, 3, 4], "float32")
+    target.model.layers = torch.nn.ModuleList([target.model.layers[i] for i in (0, 3, 4)])
+    target.config.num_hidden_layers, target.config.use_cache = 3, False
+    for key in ("layer_types", "no_rope_layers"):
+        if getattr(target.config, key, None):
+            setattr(target.config, key, [getattr(target.config, key)[i] for i in (0, 3, 4)])
+    torch.testing.assert_close(logits_in(made.directory), logits(target), rtol=1e-4, atol=1e-4)
+
+
 def test_a_draft_model_that_borrows_gets_the_target_s_embedding_and_drafts_all_tokens(tmp_path: Path) -> None:
     target = write_text_checkpoint(tmp_path / "target")
     draft = write_text_checkpoint(tmp_path / "draft", num_hidden_layers=2)
