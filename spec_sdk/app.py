@@ -31,7 +31,7 @@ from spec_sdk.cli.starting import starting, was_interrupted
 from spec_sdk.config.chosen_backend import is_auto, with_chosen_backend
 from spec_sdk.config.composing import compose_config, explained, reach_unlisted
 from spec_sdk.config.overrides import parse, quote_texts, search_path_of, search_path_override
-from spec_sdk.errors import RankLost, UserError, did_you_mean
+from spec_sdk.errors import EndedElsewhere, RankLost, UserError, did_you_mean
 from spec_sdk.held_signals import ignore_sigterm
 from spec_sdk.ranks import (
     check_launched,
@@ -90,7 +90,8 @@ def settle(error: BaseException) -> int:
     else:
         # who could not meet the others is alone with that
         follows = 0 < launched_rank() < launched_processes()
-        tells = not follows or isinstance(error, RankLost) or told_leader(status)
+        tells = not follows or isinstance(error, RankLost)
+        tells = tells or not (isinstance(error, EndedElsewhere) or not told_leader(status))
     if tells:
         if launched_rank() and not (has_met and status in (EXIT_OK, EXIT_USER_ERROR)):
             print(f"process {launched_rank()} of {launched_processes()}:", end=" ", file=sys.stderr, flush=True)

@@ -34,6 +34,14 @@ class RankLost(OneLineError):
     """Another process of a run on several ended, or did not answer in time. One line says what is known of it."""
 
 
+class EndedElsewhere(OneLineError):
+    """Another process of a run on several ended it, and says why. ``status``: the run's."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("another process of this run ended it")
+        self.status = status
+
+
 class PluginFault(OneLineError, ValueError):
     """What a plugin returned cannot be used. One line names the plugin and what it was."""
 

@@ -180,8 +180,7 @@ def under_launcher() -> bool:
 
 def check_launched() -> None:
     """Raise UserError for variables of a launcher that name no process of a run."""
-    names = (*_SIZES, *_RANKS, *_LOCAL_SIZES, *_LOCAL_RANKS)
-    for name in (*names, *(("MASTER_PORT",) if launched_processes() > 1 else ())):
+    for name in (*_SIZES, *_RANKS):
         if (value := os.environ.get(name)) and not value.isdecimal():
             raise UserError(f"{name}: '{value}' in the environment is no number")
     if not 0 <= launched_rank() < launched_processes():
@@ -189,6 +188,13 @@ def check_launched() -> None:
             f"RANK: {launched_rank()} in the environment is no rank of {launched_processes()} processes, which are "
             "numbered from 0"
         )
+    if launched_processes() == 1:
+        return
+    if os.environ.get("MASTER_ADDR") == "":
+        raise UserError("MASTER_ADDR: it is empty in the environment, and must say where process 0 is")
+    port = os.environ.get("MASTER_PORT")
+    if port is not None and not (port.isdecimal() and 0 < int(port) < 2**16):
+        raise UserError(f"MASTER_PORT: '{port}' in the environment is no port, from 1 to 65535")
 
 
 def meeting_key() -> str:

@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from spec_sdk.cli.starting import started, starting
 from spec_sdk.config.chosen_backend import backend_choice
 from spec_sdk.config.composing import settings_of
-from spec_sdk.errors import PluginFault, RankLost, UserError, message_of
+from spec_sdk.errors import EndedElsewhere, PluginFault, RankLost, UserError, message_of
 from spec_sdk.held_signals import takes_handlers
 from spec_sdk.ranks import launched_processes, launched_rank
 from spec_sdk.say import say
@@ -135,6 +135,8 @@ def _warn_of_problems() -> None:
 
 def status_of(error: BaseException) -> int:
     """The exit status that an exception means."""
+    if isinstance(error, EndedElsewhere):
+        return error.status
     if isinstance(error, Terminated):
         return EXIT_TERMINATED
     if isinstance(error, KeyboardInterrupt):

@@ -10,6 +10,11 @@ from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.gguf_rope import rope_parameters
 
 
+def _one_of_all(value: Any) -> Any:
+    """A list of what every layer has, where that is the same for all, as one."""
+    return value[0] if isinstance(value, list) and value and all(each == value[0] for each in value) else value
+
+
 def hf_config(gguf: GGUFFile, computes_experts: bool = False, partial_rotary: bool = False) -> dict[str, Any]:
     """What the config.json of a Llama-like model would say, whatever its parts; experts are the family's business.
 
@@ -17,7 +22,7 @@ def hf_config(gguf: GGUFFile, computes_experts: bool = False, partial_rotary: bo
     cannot run or the file lacks.
     """
     where = gguf.where
-    meta = Fields(gguf.metadata, where)
+    meta = Fields({name: _one_of_all(value) for name, value in gguf.metadata.items()}, where)
     architecture = meta.text("general.architecture", "")
 
     def key(name: str) -> str:

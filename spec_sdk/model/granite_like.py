@@ -54,6 +54,6 @@ def gguf_multipliers(gguf: GGUFFile, architecture: str) -> dict[str, Any]:
     found = {name: meta.get(f"{architecture}.{key}") for key, name in _GGUF.items()}
     if not found["attention_multiplier"]:
         # to llama.cpp the usual scale, and to transformers 1
-        heads = meta.size(f"{architecture}.attention.head_count")
-        found["attention_multiplier"] = (meta.size(f"{architecture}.embedding_length") // heads) ** -0.5
+        width = meta.size(f"{architecture}.embedding_length") // meta.size(f"{architecture}.attention.head_count")
+        found["attention_multiplier"] = meta.size(f"{architecture}.attention.key_length", width) ** -0.5
     return {name: value for name, value in found.items() if value}

@@ -19,7 +19,7 @@ def settings_of_layers(settings: Mapping[str, Any], config: ModelConfig, layers:
     made = {**settings, "num_hidden_layers": len(layers)}
     if isinstance(kinds := made.get("layer_types"), list):
         made["layer_types"] = [kinds[layer] for layer in layers]
-    if config.unrotated:
+    if 0 < len(config.unrotated) < config.num_layers:
         # 1: the layer has rotary positions
         made["no_rope_layers"] = [int(layer not in config.unrotated) for layer in layers]
     return made

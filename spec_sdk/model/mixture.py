@@ -32,10 +32,10 @@ def experts(module: str, gate: str, up: str, down: str) -> tuple[Weight, ...]:
     their original format.
     """
     packed = f"{_LAYER}.mlp.experts"
-    router = Packing(f"{_LAYER}.mlp.gate.weight") if module != "mlp" else None
+    router = Packing(f"{_LAYER}.mlp.gate.weight", published=False) if module != "mlp" else None
     return (
         _router(f"{_LAYER}.{module}.gate.weight", router),
-        *_experts(f"{_LAYER}.{module}", gate, up, down, f"{packed}.gate_up_proj", f"{packed}.down_proj"),
+        *_experts(f"{_LAYER}.{module}", gate, up, down, f"{packed}.gate_up_proj", f"{packed}.down_proj", False),
     )
 
 
@@ -44,7 +44,7 @@ def experts_in_two(module: str) -> tuple[Weight, ...]:
     hf = f"{_LAYER}.{module}"
     return (
         _router(f"{hf}.router.layer.weight"),
-        *_experts(hf, "w1", "w3", "w2", f"{hf}.input_linear.weight", f"{hf}.output_linear.weight"),
+        *_experts(hf, "w1", "w3", "w2", f"{hf}.input_linear.weight", f"{hf}.output_linear.weight", True),
     )
 
 
@@ -52,7 +52,9 @@ def _router(name: str, packing: Packing | None = None) -> Weight:
     return Weight("router", name, f"{_FFN}_gate_inp.weight", (EXPERTS, MODEL), packing=packing, in_layer=has_experts)
 
 
-def _experts(module: str, gate: str, up: str, down: str, gate_up: str, all_down: str) -> tuple[Weight, ...]:
+def _experts(
+    module: str, gate: str, up: str, down: str, gate_up: str, all_down: str, published: bool
+) -> tuple[Weight, ...]:
     each = f"{module}.experts.{{expert}}"
     return (
         Weight(
@@ -61,7 +63,7 @@ def _experts(module: str, gate: str, up: str, down: str, gate_up: str, all_down:
             f"{_FFN}_gate_exps.weight",
             (EXPERT_MLP, MODEL),
             EXPERT_MLP,
-            packing=Packing(gate_up, (EXPERT_MLP, EXPERT_MLP), part=0),
+            packing=Packing(gate_up, (EXPERT_MLP, EXPERT_MLP), part=0, published=published),
             in_layer=has_experts,
         ),
         Weight(
@@ -70,7 +72,7 @@ def _experts(module: str, gate: str, up: str, down: str, gate_up: str, all_down:
             f"{_FFN}_up_exps.weight",
             (EXPERT_MLP, MODEL),
             EXPERT_MLP,
-            packing=Packing(gate_up, (EXPERT_MLP, EXPERT_MLP), part=1),
+            packing=Packing(gate_up, (EXPERT_MLP, EXPERT_MLP), part=1, published=published),
             in_layer=has_experts,
         ),
         Weight(
@@ -79,7 +81,7 @@ def _experts(module: str, gate: str, up: str, down: str, gate_up: str, all_down:
             f"{_FFN}_down_exps.weight",
             (MODEL, EXPERT_MLP),
             EXPERT_MLP,
-            packing=Packing(all_down),
+            packing=Packing(all_down, published=published),
             in_layer=has_experts,
         ),
     )

@@ -20,18 +20,27 @@ def part_of(tensor: torch.Tensor, name: str, table: WeightTable) -> torch.Tensor
 
 
 def published(tensors: Mapping[str, torch.Tensor], table: WeightTable) -> dict[str, torch.Tensor]:
-    """Tensors of a table under the names that its family's checkpoints have: matrices of one input joined, if they are.
-
-    Those of experts stay apart.
+    """Tensors of a table under the names that its family's checkpoints have: matrices of one input joined, and all
+    experts of a layer, if they are there.
     """
-    parts: dict[str, dict[int, torch.Tensor]] = {}
+    parts: dict[str, dict[tuple[int, int], torch.Tensor]] = {}
+    of_experts = set()
     for name, tensor in tensors.items():
-        row, packed = table.entry(name).row, table.packed(name)
-        if row.packing is None or packed is None or row.per_expert:
-            parts[name] = {0: tensor}
-        else:
-            parts.setdefault(packed[0], {})[row.packing.part] = tensor
-    return {name: torch.cat([of[part] for part in sorted(of)]) for name, of in parts.items()}
+        (row, _, expert), packed = table.entry(name), table.packed(name)
+        if row.packing is None or packed is None or not row.packing.published:
+            parts[name] = {(0, 0): tensor}
+            continue
+        parts.setdefault(packed[0], {})[expert, row.packing.part] = tensor
+        if row.per_expert:
+            of_experts.add(packed[0])
+    return {name: _joined(of, name in of_experts) for name, of in parts.items()}
+
+
+def _joined(parts: Mapping[tuple[int, int], torch.Tensor], of_experts: bool) -> torch.Tensor:
+    """By expert and part."""
+    whole = torch.cat([parts[place] for place in sorted(parts)])
+    experts = len({expert for expert, _ in parts})
+    return whole.view(experts, -1, *whole.shape[1:]) if of_experts else whole
 
 
 class WeightStore:

@@ -27,7 +27,8 @@ def rotated_dims(fields: Fields, head_dim: int, default: float | None = None) ->
     factor = factor if section is None else section.positive(_PARTIAL, factor)
     if default is None and factor != 1.0:
         raise UserError(f"{fields.where}: partial rotary positions ({_PARTIAL}) are not supported")
-    dims = int(head_dim * factor)
+    # a quotient of two whole numbers, as GGUF files have it, may fall just short of one
+    dims = int(head_dim * factor + 1e-6)
     if not 0 < dims <= head_dim or dims % 2:
         raise UserError(f"{fields.where}: {_PARTIAL} {factor:g} rotates {dims} of a head's {head_dim} dimensions")
     return dims

@@ -73,12 +73,14 @@ def has_shared_expert(config: ModelConfig, layer: int) -> bool:
 class Packing:
     """Within which tensor another lies: one of several along its rows, of these ``heights``, and which ``part``.
 
-    Without heights it has the tensor to itself. All experts of a layer are one tensor, expert first.
+    Without heights it has the tensor to itself. All experts of a layer are one tensor, expert first. ``published``:
+    whether the family's checkpoints have it there, or only some that transformers 5 wrote.
     """
 
     name: str
     heights: tuple[Dim, ...] = ()
     part: int = 0
+    published: bool = True
 
 
 @dataclass(frozen=True)

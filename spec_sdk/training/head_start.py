@@ -95,6 +95,12 @@ def head_start(
         )
     last, first = ({role: read(role, layer) for role in roles} for layer in (target.num_layers - 1, 0))
     last, first = shape.cut(last, target), shape.cut(first, target)
+    # what the target scales, the head's layer does not
+    for role in ("o", "down"):
+        last[role] = last[role] * target.state_scale
+    if target.attention_scale is not None:
+        for layer in (first, last):
+            layer["q"] = layer["q"] * (target.attention_scale * target.head_dim**0.5)
     M = config.hidden_size
     fc = NOISE * torch.randn(M, len(taps) * M, generator=torch.Generator().manual_seed(seed))
     fc[:, -M:] += torch.eye(M)
@@ -111,7 +117,7 @@ def head_start(
             "embedding_norm": first["input_norm"],
             "feature_norm": last["input_norm"],
             "post_norm": last["post_norm"],
-            "final_norm": read("final_norm"),
+            "final_norm": read("final_norm") * target.logit_scale,
         },
         read("embedding"),
         read("head") if "head" in theirs else read("embedding"),

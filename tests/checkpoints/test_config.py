@@ -97,6 +97,24 @@ def test_a_granite_s_norms_are_of_states_that_are_not_scaled() -> None:
     assert config.rms_norm_eps == pytest.approx(1.6e-4) and config.norm_eps_of_states == pytest.approx(1e-5)
 
 
+def test_phi_s_first_name_of_longrope() -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    for name in ("yarn", "su", "longrope"):
+        config = read(model_type="phi3", rope_scaling={"type": name, **factors}, original_max_position_embeddings=4096)
+        assert config.rope_scaling is not None and config.rope_scaling.kind == "longrope"
+
+
+def test_layers_of_a_smollm3_slide_as_their_types_say() -> None:
+    kinds = ["full_attention", "sliding_attention"]
+    listed = read(model_type="smollm3", sliding_window=64, layer_types=kinds)
+    assert listed.windows == (None, 64) and read(model_type="smollm3", sliding_window=64).windows == ()
+
+
+def test_a_part_that_is_a_quotient_is_whole_pairs() -> None:
+    config = read(model_type="phi3", head_dim=88, partial_rotary_factor=30 / 88)
+    assert config.rotary_dims == 30
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

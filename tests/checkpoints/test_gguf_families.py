@@ -95,6 +95,39 @@ def dense_copy(directory: Path, checkpoint: Any) -> Path:
     return made
 
 
+def test_a_granite_4_of_llama_cpp_s_converter(tmp_path: Path) -> None:
+    """It says of every layer how many KV heads it has, as of models in which not all have attention."""
+
+    def say(writer: gguf.GGUFWriter) -> None:
+        del writer.kv_data[0]["granite.attention.head_count_kv"]
+        writer.add_head_count_kv([2, 2])
+        writer.add_rope_scaling_finetuned(True)
+        writer.add_expert_count(0)
+        writer.add_expert_used_count(0)
+
+    reference = write_gguf(tmp_path / "m.gguf", "granite", customize=say)
+    with torch.inference_mode():
+        expected_NV = reference(torch.tensor([TOKENS])).logits[0]
+    assert (logits_of(tmp_path / "m.gguf") - expected_NV).abs().max() < 1e-4
+
+
+def test_kv_heads_that_differ_are_refused(tmp_path: Path) -> None:
+    def say(writer: gguf.GGUFWriter) -> None:
+        del writer.kv_data[0]["granite.attention.head_count_kv"]
+        writer.add_head_count_kv([2, 0])
+
+    write_gguf(tmp_path / "m.gguf", "granite", customize=say)
+    with pytest.raises(UserError, match="granite.attention.head_count_kv differs between layers"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_the_text_of_a_glm_that_sees_is_refused(tmp_path: Path) -> None:
+    """Its rows of Q and K are in another order."""
+    write_gguf(tmp_path / "m.gguf", "glm4", customize=lambda writer: writer.add_rope_dimension_sections([2, 1, 1, 0]))
+    with pytest.raises(UserError, match="rope.dimension_sections"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
 def test_a_granite_without_rotary_positions_is_refused(tmp_path: Path) -> None:
     def say(writer: gguf.GGUFWriter) -> None:
         writer.add_rope_scaling_finetuned(False)

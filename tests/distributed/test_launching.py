@@ -44,7 +44,13 @@ def test_who_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"WORLD_SIZE": "x"}, "WORLD_SIZE: 'x' in the environment is no number"),
         ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK: 2 in the environment is no rank of 2 processes"),
-        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "abc"}, "MASTER_PORT: 'abc' in the environment is no number"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "abc"}, "MASTER_PORT: 'abc' in the environment is no port"),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "99999"},
+            "MASTER_PORT: '99999' in the environment is no port",
+        ),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": ""}, "MASTER_PORT: '' in the environment is no port"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": ""}, "MASTER_ADDR: it is empty in the environment"),
     ],
 )
 def test_variables_of_no_launcher_are_refused(

@@ -8,14 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from safetensors.torch import load_file, save_file
 
+from spec_sdk_backends.accelerate import _while_all_are_there
 from tests.distributed.support import end, start
 from tests.support.tiny_checkpoints import write_checkpoint
 
@@ -228,6 +231,29 @@ def test_accelerate_s_further_process_does_not_outlive_the_one_that_started_it(
         for process in [*ranks, launcher]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
+
+
+def test_of_three_processes_one_that_is_refused_ends_all_with_its_status(command: list[str], tmp_path: Path) -> None:
+    """The third, which has met the leader meanwhile, says nothing of its own."""
+    ended = end(start(3, [*command, "max_new_tokens=4"], tmp_path, ["drafter.widht=3"]))
+    assert [status for status, _, _ in ended] == [BAD_INPUT] * 3
+    assert ended[0][2].endswith("error: process 2 of 3 ended before it met the others, and says why\n")
+    assert ended[1][2] == "" and "widht" in ended[2][2]
+
+
+def test_a_process_that_ends_while_torch_joins_it_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, told = list[int](), threading.Event()
+
+    def end_process(status: int) -> None:
+        ended.append(status)
+        told.set()
+
+    monkeypatch.setattr("spec_sdk_backends.accelerate.os._exit", end_process)
+    monkeypatch.setattr("spec_sdk_backends.accelerate.LOOK_S", 0.01)
+    meeting: Any = SimpleNamespace(lifelines=SimpleNamespace(is_cut=lambda: True))
+    with _while_all_are_there(meeting):
+        assert told.wait(SOON_S)
+    assert ended[0] == LOST
 
 
 def test_a_stranger_at_the_leader_s_port_keeps_nobody_waiting(command: list[str], tmp_path: Path) -> None:

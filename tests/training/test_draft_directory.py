@@ -85,6 +85,13 @@ def test_embedding_and_head_are_the_target_s_very_memory(tmp_path: Path, name: s
     torch.testing.assert_close(logits_one_by_one(draft, one), expected, atol=1e-3, rtol=1e-3)
 
 
+def test_of_a_target_without_rotary_positions(tmp_path: Path) -> None:
+    """What its config.json says of all layers it need not say of each."""
+    write_checkpoint(tmp_path, "granite4", position_embedding_type=None)
+    settings = draft_settings(open_checkpoint(str(tmp_path)), DraftShape([0, 3]), True)
+    assert "no_rope_layers" not in settings and settings["num_hidden_layers"] == 2
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_of_a_target_that_is_tied_but_has_another_head(tmp_path: Path, whole: bool) -> None:
     target = with_head(tmp_path / "target")

@@ -27,10 +27,13 @@ from spec_sdk.usable_cores import usable_cores
 from spec_sdk_backends.accelerate_launch import start_missing_ranks
 from spec_sdk_backends.cpu import ACTIVATIONS, AUTO, EXACT, CpuBackend, CpuConfig, check_threads
 from spec_sdk_backends.cuda import CudaBackend, CudaConfig
+from spec_sdk_backends.meeting import Meeting
 from spec_sdk_backends.thread_waiting import CHOICES
 
 LONGEST_TIMEOUT = 1_000_000
 """Seconds, eleven days: torch.distributed counts in nanoseconds and would overflow."""
+LOOK_S = 0.5
+"""How often a process that is being joined looks whether the others are still there."""
 MEETING_GRACE_S = 10.0
 """Beyond torch's timeouts, for the store and for the connections of all to all."""
 
@@ -164,7 +167,6 @@ class AccelerateBackend(Backend):
         from accelerate import PartialState
 
         from spec_sdk.errors import RankLost
-        from spec_sdk_backends.meeting import Meeting
         from spec_sdk_backends.process_ranks import ProcessRanks, reason
 
         # decisions are CPU tensors also where the models are on GPUs
@@ -176,7 +178,10 @@ class AccelerateBackend(Backend):
                 with _at_most(2 * timeout_s + MEETING_GRACE_S):
                     if {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
                         meeting = Meeting(launched_rank(), launched_processes(), timeout_s)
-                    PartialState(timeout=timedelta(seconds=timeout_s), **how)
+                    with _while_all_are_there(meeting):
+                        PartialState(timeout=timedelta(seconds=timeout_s), **how)
+            except ValueError as error:
+                raise UserError(f"the processes of this run cannot be joined: {error}") from error
             except RuntimeError as error:
                 raise RankLost(f"the processes of this run did not find each other ({reason(error)})") from error
         join(ProcessRanks(timedelta(seconds=timeout_s), self.config.shared_memory, meeting))
@@ -197,10 +202,28 @@ def _at_most(seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _give_up() -> None:
-    why = "nothing answers at the leader's port"
+@contextlib.contextmanager
+def _while_all_are_there(meeting: Meeting | None) -> Iterator[None]:
+    """End this process if another one that it has met ends before torch, which would not notice, has joined them."""
+    done = threading.Event()
+
+    def watch(met: Meeting) -> None:
+        while not done.wait(LOOK_S):
+            if met.lifelines.is_cut():
+                _give_up("another one ended before all had joined")
+
+    if meeting is not None:
+        threading.Thread(target=watch, args=(meeting,), daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _give_up(why: str = "") -> None:
     if launched_rank() == 0:
-        why = f"not all of {launched_processes()} processes came, or they were told of another number"
+        why = why or f"not all of {launched_processes()} processes came, or they were told of another number"
+    why = why or "nothing answers at the leader's port"
     line = f"error: the processes of this run did not find each other ({why})"
     # on other ranks than the leader sys.stderr leads nowhere meanwhile
     print(f"process {launched_rank()} of {launched_processes()}: {line}", file=sys.__stderr__, flush=True)

@@ -17,11 +17,12 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
-from spec_sdk.errors import RankLost
+from spec_sdk.cli.jobs import EXIT_LOST, status_of
+from spec_sdk.errors import EndedElsewhere, RankLost
 
 _PORT, _SECRET = "spec_sdk/lifeline_port", "spec_sdk/lifeline_secret"
 _SECRET_BYTES, _RANK_BYTES = 16, 4
-_GOODBYE = b"."
+_GOODBYE, _ALL_HERE = b".", b"+"
 LONGEST_MEETING_S = 60.0
 """To connect to the leader, where all ranks have met just before."""
 LONGEST_KNOCK_S = 5.0
@@ -55,11 +56,18 @@ class Lifelines:
             else:
                 self._connect(store, rank, longest_s)
         except (OSError, RuntimeError) as error:
-            self.close()
+            self._end(EXIT_LOST)
             raise RankLost(f"the processes of this run cannot reach each other ({error})") from error
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._end(status_of(error))
             raise
+
+    def _end(self, status: int) -> None:
+        """Give up; whoever is at the other ends does, with this status, and need not say why."""
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.send(str(status).encode())
+        self.close()
 
     def _keep(self, end: socket.socket) -> None:
         for name, value in _KEEPALIVE:
@@ -111,18 +119,17 @@ class Lifelines:
                 waiting(here)
                 door.settimeout(POLL_S)
                 with contextlib.suppress(TimeoutError):
-                    here |= self._admitted(door.accept()[0], secret)
-
-    def _admitted(self, end: socket.socket, secret: bytes) -> set[int]:
-        """The rank that knocks; anything else on this network is sent away."""
-        end.settimeout(LONGEST_KNOCK_S)
-        with contextlib.suppress(OSError):
-            said = end.recv(_SECRET_BYTES + _RANK_BYTES, socket.MSG_WAITALL)
-            if said[:_SECRET_BYTES] == secret:
-                self._keep(end)
-                return {int.from_bytes(said[_SECRET_BYTES:], "little")}
-        end.close()
-        return set()
+                    end = door.accept()[0]
+                    if (rank := _rank_of(end, secret)) is None:
+                        # anything else on this network that knocks is sent away
+                        end.close()
+                        continue
+                    self._keep(end)
+                    if rank in here or rank > count:
+                        raise OSError(f"two processes came as number {rank} of {count + 1}")
+                    here.add(rank)
+            for end in self._ends:
+                end.sendall(_ALL_HERE)
 
     def _connect(self, store: Any, rank: int, longest_s: float) -> None:
         store.wait([_PORT, _SECRET], timedelta(seconds=longest_s))
@@ -130,6 +137,22 @@ class Lifelines:
         end = socket.create_connection(address, timeout=LONGEST_MEETING_S)
         self._keep(end)
         end.sendall(store.get(_SECRET) + rank.to_bytes(_RANK_BYTES, "little"))
+        end.settimeout(longest_s)
+        said = end.recv(len(_ALL_HERE))
+        if said.isdigit():
+            raise EndedElsewhere(int(said))
+        if said != _ALL_HERE:
+            raise OSError("the leader ended before all had come")
+
+
+def _rank_of(end: socket.socket, secret: bytes) -> int | None:
+    """The number that a process gives which knows the secret."""
+    end.settimeout(LONGEST_KNOCK_S)
+    with contextlib.suppress(OSError):
+        said = end.recv(_SECRET_BYTES + _RANK_BYTES, socket.MSG_WAITALL)
+        if said[:_SECRET_BYTES] == secret:
+            return int.from_bytes(said[_SECRET_BYTES:], "little")
+    return None
 
 
 def _host(store: Any) -> str:

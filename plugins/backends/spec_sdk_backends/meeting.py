@@ -38,9 +38,10 @@ class Meeting:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         # torchrun has a store of its own there, of which all are clients
         agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        leader = threading.Timer(TELL_AFTER_S, self._tell, [f"the leader at {address}:{port}"])
-        leader.daemon = True
-        leader.start()
+        whom = f"the leader at {address}:{port} to have met all {size} processes"
+        telling = threading.Timer(TELL_AFTER_S, self._tell, [whom] if rank else ["its port"])
+        telling.daemon = True
+        telling.start()
         try:
             self._server = TCPStore(
                 address,
@@ -51,10 +52,12 @@ class Meeting:
                 # torch.distributed's own will be the same
                 multi_tenant=True,
             )
+            self._store: Any = PrefixStore(meeting_key(), self._server)
+            if rank == 0:
+                telling.cancel()
+            self.lifelines = Lifelines(self._store, rank, size, self._wait, timeout_s)
         finally:
-            leader.cancel()
-        self._store: Any = PrefixStore(meeting_key(), self._server)
-        self.lifelines = Lifelines(self._store, rank, size, self._wait, timeout_s)
+            telling.cancel()
 
     def _wait(self, here: Collection[int]) -> None:
         """Called every now and then while the leader waits for others than ``here``."""

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
+from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import attention, embedding, gain, mlp, one_gate_up, output, read_llama_like
 
 _EPSILON = 1.5625e-07
@@ -29,6 +32,13 @@ def _read_config(fields: Fields) -> ModelConfig:
     return replace(config, output_norms=config.architecture == "glm4")
 
 
+def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
+    if any(gguf.metadata.get("glm4.rope.dimension_sections") or ()):
+        # llama.cpp's converter puts the rows of these in another order
+        raise UserError(f"{gguf.where}: rotary positions of several kinds (rope.dimension_sections) are not supported")
+    return hf_config(gguf, partial_rotary=True)
+
+
 def _has_output_norms(config: ModelConfig) -> bool:
     return config.output_norms
 
@@ -39,7 +49,7 @@ FAMILY = Family(
     model_types=("glm", "glm4"),
     gguf_architectures=("glm4",),
     read_config=_read_config,
-    read_gguf=lambda gguf: hf_config(gguf, partial_rotary=True),
+    read_gguf=_read_gguf,
     weights=(
         *embedding(),
         *attention(),

@@ -18,8 +18,8 @@ _INTERVAL = 4
 def _read_config(fields: Fields) -> ModelConfig:
     bias, layers = fields.flag("attention_bias", False), fields.size("num_hidden_layers")
     unrotated = _unrotated(fields, layers)
-    slides = fields.flag("use_sliding_window", False) and fields.get("sliding_window") is not None
-    window = fields.size("sliding_window") if slides else None
+    window = fields.size("sliding_window") if fields.get("sliding_window") is not None else None
+    slides = fields.flag("use_sliding_window", False)
     return read_llama_like(
         fields,
         kv_heads=4,
@@ -28,7 +28,7 @@ def _read_config(fields: Fields) -> ModelConfig:
         mlp_bias=fields.flag("mlp_bias", False),
         tied=True,
         theta=2e6,
-        windows=windows_by_type(fields, window, [layer in unrotated for layer in range(layers)]),
+        windows=windows_by_type(fields, window, [slides and layer in unrotated for layer in range(layers)]),
         unrotated=unrotated,
         computes=("no_rope_layers",),
     )

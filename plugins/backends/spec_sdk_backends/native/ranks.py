@@ -18,6 +18,7 @@ class KernelRanks:
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         self._error: BaseException | None = None
+        self._hook_before = sys.unraisablehook
         # the structure does not keep it alive
         self._look = Look(self._wants_no_more)
         number_of, messages = memory.addresses
@@ -29,7 +30,8 @@ class KernelRanks:
     def lent(self) -> Iterator[int]:
         """The address of what a kernel is given. Raises what ended its waiting for another rank."""
         self._structure.number = self._memory.number
-        before, sys.unraisablehook = sys.unraisablehook, self._keep_interruption
+        before = self._hook_before = sys.unraisablehook
+        sys.unraisablehook = self._keep_interruption
         try:
             yield address(self._structure)
         finally:
@@ -43,7 +45,7 @@ class KernelRanks:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             self._error = unraisable.exc_value
         else:
-            sys.__unraisablehook__(unraisable)
+            self._hook_before(unraisable)
 
     def _wants_no_more(self, waited_s: float) -> bool:
         # an exception does not pass through a kernel
