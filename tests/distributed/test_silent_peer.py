@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from spec_sdk.errors import RankLost
+from spec_sdk.errors import EndedElsewhere, RankLost
 from spec_sdk_backends.lifelines import Lifelines
 from spec_sdk_backends.process_ranks import reason
 from tests.distributed.support import start
@@ -73,17 +73,39 @@ def test_who_does_not_know_the_secret_is_sent_away() -> None:
 
 
 def test_a_leader_that_waits_knows_who_is_there_and_who_has_ended() -> None:
+    """And tells the others with which status it ends."""
     server, here = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), list[set[int]]()
-    with ThreadPoolExecutor(1) as pool:
+    third = TCPStore("127.0.0.1", server.port, is_master=False)
+    with ThreadPoolExecutor(2) as pool:
         waits = lambda ranks: here.append(set(ranks))  # noqa: E731
-        leader = pool.submit(Lifelines, server, 0, SIZE, waits, SOON_S)
-        second = Lifelines(TCPStore("127.0.0.1", server.port, is_master=False), 2, SIZE)
-        while {2} not in here:
-            time.sleep(0.01)
-        second.close()
+        leader = pool.submit(Lifelines, server, 0, SIZE + 1, waits, SOON_S)
+        with _came_as(2, third):
+            other = pool.submit(Lifelines, third, 1, SIZE + 1)
+            while {1, 2} not in here:
+                time.sleep(0.01)
         with pytest.raises(RankLost, match="one of them ended before all had come"):
             leader.result(SOON_S)
-    assert here[0] == set()
+        with pytest.raises(EndedElsewhere) as ended:
+            other.result(SOON_S)
+    assert here[0] == set() and ended.value.status == LOST
+
+
+def test_two_processes_of_one_number_are_refused() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    others = TCPStore("127.0.0.1", server.port, is_master=False)
+    with ThreadPoolExecutor(1) as pool:
+        leader = pool.submit(Lifelines, server, 0, SIZE)
+        refused = pytest.raises(RankLost, match="two processes came as number 1 of 3")
+        with _came_as(1, others), _came_as(1, others), refused:
+            leader.result(SOON_S)
+
+
+def _came_as(rank: int, store: TCPStore) -> socket.socket:
+    """A connection that says so, as a process makes it."""
+    store.wait(["spec_sdk/lifeline_port", "spec_sdk/lifeline_secret"], timedelta(seconds=SOON_S))
+    end = socket.create_connection(("127.0.0.1", int(store.get("spec_sdk/lifeline_port"))))
+    end.sendall(store.get("spec_sdk/lifeline_secret") + rank.to_bytes(4, "little"))
+    return end
 
 
 def test_a_reason_is_what_happened_and_not_where() -> None:
