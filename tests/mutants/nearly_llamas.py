@@ -15,6 +15,7 @@ LOGITS = "tests/model/test_decoder.py::test_logits_equal_transformers"
 STATES = "tests/model/test_decoder.py::test_hidden_states_equal_transformers"
 OF_GGUF = "tests/checkpoints/test_gguf_families.py"
 OF_DRAFTS = "tests/training/test_trainable.py"
+OF_CUTS = "tests/bench/peers/test_assistant.py::test_a_cut_of_a_family_whose_layers_differ_or_whose_matrices_are_joined"
 NATIVE = "tests/native/test_decoder.py::test_blocks_are_those_of_torch"
 WHOLE = "tests/native/test_whole_pass.py::test_the_bits_of_the_stages"
 
@@ -73,7 +74,7 @@ NEARLY_LLAMAS = (
         "spec_sdk/model/config.py",
         "unrotated = tuple(i for i, layer in enumerate(layers) if layer in self.unrotated)",
         "unrotated = self.unrotated",
-        (f"{OF_DRAFTS}::test_packed_rows_give_what_the_decoder_gives",),
+        (OF_CUTS,),
     ),
     Mutant(
         "joined matrices: every part is the first",
