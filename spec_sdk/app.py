@@ -89,9 +89,9 @@ def settle(error: BaseException) -> int:
         tells, status = ranks.settle(error, status)
     else:
         # who could not meet the others is alone with that
-        follows = 0 < launched_rank() < launched_processes()
-        tells = not follows or isinstance(error, RankLost)
-        tells = tells or not (isinstance(error, EndedElsewhere) or not told_leader(status))
+        tells = not 0 < launched_rank() < launched_processes() or isinstance(error, RankLost)
+        if not tells and not isinstance(error, EndedElsewhere):
+            tells = told_leader(status)
     if tells:
         if launched_rank() and not (has_met and status in (EXIT_OK, EXIT_USER_ERROR)):
             print(f"process {launched_rank()} of {launched_processes()}:", end=" ", file=sys.stderr, flush=True)

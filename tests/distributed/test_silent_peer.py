@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -88,6 +88,23 @@ def test_a_leader_that_waits_knows_who_is_there_and_who_has_ended() -> None:
         with pytest.raises(EndedElsewhere) as ended:
             other.result(SOON_S)
     assert here[0] == set() and ended.value.status == LOST
+
+
+def test_a_leader_that_is_interrupted_says_so() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    second = TCPStore("127.0.0.1", server.port, is_master=False)
+
+    def interrupt(ranks: Collection[int]) -> None:
+        if ranks:
+            raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(Lifelines, second, 1, SIZE)
+        with pytest.raises(KeyboardInterrupt):
+            Lifelines(server, 0, SIZE, interrupt, SOON_S)
+        with pytest.raises(EndedElsewhere) as ended:
+            other.result(SOON_S)
+    assert ended.value.status == 130
 
 
 def test_two_processes_of_one_number_are_refused() -> None:

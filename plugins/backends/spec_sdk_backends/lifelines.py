@@ -56,15 +56,15 @@ class Lifelines:
             else:
                 self._connect(store, rank, longest_s)
         except (OSError, RuntimeError) as error:
-            self._end(EXIT_LOST)
+            self._give_up(rank, EXIT_LOST)
             raise RankLost(f"the processes of this run cannot reach each other ({error})") from error
         except BaseException as error:
-            self._end(status_of(error))
+            self._give_up(rank, status_of(error))
             raise
 
-    def _end(self, status: int) -> None:
-        """Give up; whoever is at the other ends does, with this status, and need not say why."""
-        for end in self._ends:
+    def _give_up(self, rank: int, status: int) -> None:
+        """Close them. Those who wait for the leader are told its status, and need not say why."""
+        for end in self._ends if rank == 0 else ():
             with contextlib.suppress(OSError):
                 end.send(str(status).encode())
         self.close()
@@ -139,6 +139,8 @@ class Lifelines:
         end.sendall(store.get(_SECRET) + rank.to_bytes(_RANK_BYTES, "little"))
         end.settimeout(longest_s)
         said = end.recv(len(_ALL_HERE))
+        while said.isdigit() and (rest := end.recv(1)):
+            said += rest
         if said.isdigit():
             raise EndedElsewhere(int(said))
         if said != _ALL_HERE:

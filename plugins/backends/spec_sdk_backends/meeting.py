@@ -39,9 +39,11 @@ class Meeting:
         # torchrun has a store of its own there, of which all are clients
         agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         whom = f"the leader at {address}:{port} to have met all {size} processes"
-        telling = threading.Timer(TELL_AFTER_S, self._tell, [whom] if rank else ["its port"])
+        telling = threading.Timer(TELL_AFTER_S, self._tell, [whom])
         telling.daemon = True
-        telling.start()
+        if rank:
+            # the leader looks who is there itself
+            telling.start()
         try:
             self._server = TCPStore(
                 address,
@@ -53,8 +55,6 @@ class Meeting:
                 multi_tenant=True,
             )
             self._store: Any = PrefixStore(meeting_key(), self._server)
-            if rank == 0:
-                telling.cancel()
             self.lifelines = Lifelines(self._store, rank, size, self._wait, timeout_s)
         finally:
             telling.cancel()

@@ -14,7 +14,7 @@ MOST_ROWS = 64
 def rms_norm(x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Tensor | None:
     """What :meth:`spec_sdk.ops.Ops.rms_norm` returns; None for rows that the kernel does not take.
 
-    In ``x``'s dtype, also under a wider gain: as every norm of a decoder whose gains are wide.
+    A gain in float32 beside rows in bfloat16 is multiplied as it is; the result is rounded once.
     """
     size = gain_M.shape[0]
     if (
