@@ -18,7 +18,7 @@ from spec_sdk.model.architectures import read_config, weights_of
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.model_source import ModelSource
 from spec_sdk.model.own_head import with_own_head
-from spec_sdk.model.packed_weights import part_of
+from spec_sdk.model.packed_weights import packed_in, part_of
 from spec_sdk.model.tokenizer import TOKENIZER_NAME, Tokenizer
 
 _numbers = itertools.count(1)
@@ -46,13 +46,11 @@ class InMemoryModel(ModelSource):
         found = {key: tuple(tensor.shape) for key, tensor in state_dict.items()}
         self.config = with_own_head(config_read, found, lambda key, rows: state_dict[key][rows.start : rows.stop])
         table, where = weights_of(self.config), f"model {name!r}, state_dict"
-        packed = {key: of for key in table.shapes if key not in found and (of := table.packed(key)) and of[0] in found}
-        check_shapes(dict(packed.values()), found, where)
+        packed = packed_in(found, table)
+        check_shapes({each.name: each.shape for each in packed.values()}, found, where)
         check_shapes({key: shape for key, shape in table.shapes.items() if key not in packed}, found, where)
-        self._tensors = {
-            key: part_of(state_dict[packed[key][0]], key, table).detach() if key in packed else state_dict[key].detach()
-            for key in table.shapes
-        }
+        parts = {key: part_of(state_dict[of.name], key, of.packing, table) for key, of in packed.items()}
+        self._tensors = {key: (parts[key] if key in parts else state_dict[key]).detach() for key in table.shapes}
         for key, tensor in self._tensors.items():
             if not tensor.is_floating_point() or tensor.element_size() < 2:
                 raise UserError(

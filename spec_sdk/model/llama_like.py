@@ -113,7 +113,7 @@ def _within(
     return [
         replace(
             row,
-            packing=Packing(name, heights, roles.index(row.role)),
+            packings=(Packing(name, heights, roles.index(row.role)),),
             gguf_packing=Packing(gguf, heights, roles.index(row.role)),
         )
         if row.role in roles

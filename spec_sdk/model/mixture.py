@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from spec_sdk.errors import UserError
@@ -31,59 +33,62 @@ def experts(module: str, gate: str, up: str, down: str) -> tuple[Weight, ...]:
     transformers 5 keeps all experts of a layer in one tensor; it writes checkpoints so when told not to write them in
     their original format.
     """
-    packed = f"{_LAYER}.mlp.experts"
-    router = Packing(f"{_LAYER}.mlp.gate.weight", published=False) if module != "mlp" else None
+    own, later = f"{_LAYER}.{module}", f"{_LAYER}.mlp"
+    joined = _AllExperts(f"{later}.experts.gate_up_proj", f"{later}.experts.down_proj", published=False)
     return (
-        _router(f"{_LAYER}.{module}.gate.weight", router),
-        *_experts(f"{_LAYER}.{module}", gate, up, down, f"{packed}.gate_up_proj", f"{packed}.down_proj", False),
+        _router(f"{own}.gate.weight", f"{later}.gate.weight"),
+        *_experts(own, gate, up, down, [joined]),
     )
 
 
 def experts_in_two(module: str) -> tuple[Weight, ...]:
     """The same of Granite, whose checkpoints have the experts of a layer in two tensors from the beginning."""
     hf = f"{_LAYER}.{module}"
+    joined = [
+        _AllExperts(f"{hf}.input_linear.weight", f"{hf}.output_linear.weight"),
+        _AllExperts(f"{hf}.experts.gate_up_proj", f"{hf}.experts.down_proj", published=False),
+    ]
     return (
-        _router(f"{hf}.router.layer.weight"),
-        *_experts(hf, "w1", "w3", "w2", f"{hf}.input_linear.weight", f"{hf}.output_linear.weight", True),
+        _router(f"{hf}.router.layer.weight", f"{hf}.router.weight"),
+        *_experts(hf, "w1", "w3", "w2", joined),
     )
 
 
-def _router(name: str, packing: Packing | None = None) -> Weight:
-    return Weight("router", name, f"{_FFN}_gate_inp.weight", (EXPERTS, MODEL), packing=packing, in_layer=has_experts)
+@dataclass(frozen=True)
+class _AllExperts:
+    """The two tensors of all experts of a layer."""
+
+    gate_up: str
+    down: str
+    published: bool = True
 
 
-def _experts(
-    module: str, gate: str, up: str, down: str, gate_up: str, all_down: str, published: bool
-) -> tuple[Weight, ...]:
-    each = f"{module}.experts.{{expert}}"
-    return (
+def _router(name: str, later: str) -> Weight:
+    """``later``: what transformers 5 calls it."""
+    packings = (Packing(later, published=False),) if later != name else ()
+    return Weight("router", name, f"{_FFN}_gate_inp.weight", (EXPERTS, MODEL), packings=packings, in_layer=has_experts)
+
+
+def _experts(module: str, gate: str, up: str, down: str, joined: Sequence[_AllExperts]) -> tuple[Weight, ...]:
+    each, rows, columns = f"{module}.experts.{{expert}}", (EXPERT_MLP, MODEL), (MODEL, EXPERT_MLP)
+    both = EXPERT_MLP, EXPERT_MLP
+    gates, ups = (tuple(Packing(of.gate_up, both, part, of.published) for of in joined) for part in (0, 1))
+    downs = tuple(Packing(of.down, published=of.published) for of in joined)
+    return tuple(
         Weight(
-            "expert_gate",
-            f"{each}.{gate}.weight",
-            f"{_FFN}_gate_exps.weight",
-            (EXPERT_MLP, MODEL),
+            f"expert_{role}",
+            f"{each}.{name}.weight",
+            f"{_FFN}_{role}_exps.weight",
+            shape,
             EXPERT_MLP,
-            packing=Packing(gate_up, (EXPERT_MLP, EXPERT_MLP), part=0, published=published),
+            packings=packings,
             in_layer=has_experts,
-        ),
-        Weight(
-            "expert_up",
-            f"{each}.{up}.weight",
-            f"{_FFN}_up_exps.weight",
-            (EXPERT_MLP, MODEL),
-            EXPERT_MLP,
-            packing=Packing(gate_up, (EXPERT_MLP, EXPERT_MLP), part=1, published=published),
-            in_layer=has_experts,
-        ),
-        Weight(
-            "expert_down",
-            f"{each}.{down}.weight",
-            f"{_FFN}_down_exps.weight",
-            (MODEL, EXPERT_MLP),
-            EXPERT_MLP,
-            packing=Packing(all_down, published=published),
-            in_layer=has_experts,
-        ),
+        )
+        for role, name, shape, packings in (
+            ("gate", gate, rows, gates),
+            ("up", up, rows, ups),
+            ("down", down, columns, downs),
+        )
     )
 
 

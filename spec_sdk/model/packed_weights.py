@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.stored_matrices import StoredMatrices
-from spec_sdk.model.weight_table import Shape, WeightTable
+from spec_sdk.model.weight_table import Packing, Shape, WeightTable, Within
 from spec_sdk.ops.quantized import QuantizedMatrix
 
 
-def part_of(tensor: torch.Tensor, name: str, table: WeightTable) -> torch.Tensor:
-    """The rows that are ``name``, a view, of the tensor that :meth:`WeightTable.packed` says of it."""
+def packed_in(there: Collection[str], table: WeightTable) -> dict[str, Within]:
+    """Which tensor of those that are ``there`` holds each of the table's that is not."""
+    return {
+        name: within[0]
+        for name in table.shapes
+        if name not in there and (within := [each for each in table.packed(name) if each.name in there])
+    }
+
+
+def part_of(tensor: torch.Tensor, name: str, packing: Packing, table: WeightTable) -> torch.Tensor:
+    """The rows that are ``name``, a view, of the tensor that ``packing`` names."""
     row, _, expert = table.entry(name)
-    rows = table.rows_within(row, row.packing)
+    rows = table.rows_within(row, packing)
     return (tensor[expert] if row.per_expert else tensor)[rows.start : rows.stop]
 
 
@@ -26,13 +35,14 @@ def published(tensors: Mapping[str, torch.Tensor], table: WeightTable) -> dict[s
     parts: dict[str, dict[tuple[int, int], torch.Tensor]] = {}
     of_experts = set()
     for name, tensor in tensors.items():
-        (row, _, expert), packed = table.entry(name), table.packed(name)
-        if row.packing is None or packed is None or not row.packing.published:
+        row, _, expert = table.entry(name)
+        within = next((each for each in table.packed(name) if each.packing.published), None)
+        if within is None:
             parts[name] = {(0, 0): tensor}
             continue
-        parts.setdefault(packed[0], {})[expert, row.packing.part] = tensor
+        parts.setdefault(within.name, {})[expert, within.packing.part] = tensor
         if row.per_expert:
-            of_experts.add(packed[0])
+            of_experts.add(within.name)
     return {name: _joined(of, name in of_experts) for name, of in parts.items()}
 
 
@@ -52,13 +62,8 @@ class WeightStore:
     def __init__(self, store: StoredMatrices, table: WeightTable) -> None:
         self._store = store
         self._table = table
-        there = store.shapes
-        self._packed = {
-            name: packed[0]
-            for name in table.shapes
-            if name not in there and (packed := table.packed(name)) is not None and packed[0] in there
-        }
-        check_shapes(dict(filter(None, map(table.packed, self._packed))), there, store.where)
+        self._packed = packed_in(store.shapes, table)
+        check_shapes({each.name: each.shape for each in self._packed.values()}, store.shapes, store.where)
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
@@ -69,41 +74,46 @@ class WeightStore:
     @property
     def within_others(self) -> frozenset[str]:
         """The stored tensors that others are within."""
-        return frozenset(self._packed.values())
+        return frozenset(each.name for each in self._packed.values())
 
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor in floating point, memory-mapped if it is stored so. Raises KeyError for an unknown name."""
-        if name not in self._packed:
+        within = self._packed.get(name)
+        if within is None:
             return self._store.tensor(name)
-        return part_of(self._store.tensor(self._packed[name]), name, self._table)
+        return part_of(self._store.tensor(within.name), name, within.packing, self._table)
 
     def part(self, name: str, axis: int, first: int, end: int) -> torch.Tensor:
         """Some rows (``axis`` 0) or columns of a tensor: only they are read of one that is stored in floating point.
 
         Raises KeyError for an unknown name, UserError for a file that was torn since it was opened.
         """
-        return self._store.part(self._packed.get(name, name), *self._rows_and_columns(name, axis, first, end))
+        return self._store.part(self._stored(name), *self._rows_and_columns(name, axis, first, end))
 
     def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
         """The same of a matrix that is stored in few bits. Columns must be whole groups."""
-        return self._store.quantized_part(self._packed.get(name, name), *self._rows_and_columns(name, axis, first, end))
+        return self._store.quantized_part(self._stored(name), *self._rows_and_columns(name, axis, first, end))
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """The matrix as stored, memory-mapped; None for one that is stored in floating point."""
-        matrix = self._store.quantized(self._packed.get(name, name))
-        if matrix is None or name not in self._packed:
+        matrix, within = self._store.quantized(self._stored(name)), self._packed.get(name)
+        if matrix is None or within is None:
             return matrix
-        rows = self._table.rows_within(row := self._table.entry(name).row, row.packing)
+        rows = self._table.rows_within(self._table.entry(name).row, within.packing)
         return matrix.rows(slice(rows.start, rows.stop))
+
+    def _stored(self, name: str) -> str:
+        """The name of the tensor that has it."""
+        within = self._packed.get(name)
+        return name if within is None else within.name
 
     def _rows_and_columns(self, name: str, axis: int, first: int, end: int) -> tuple[range, range | None]:
         """Where a part lies in the matrix that is stored, all dims but the last together its rows."""
         row, _, expert = self._table.entry(name)
-        rows = self._table.rows_within(row, row.packing if name in self._packed else None)
-        if name in self._packed and row.per_expert:
-            packed = self._table.packed(name)
-            assert packed is not None
-            height = packed[1][1]
+        within = self._packed.get(name)
+        rows = self._table.rows_within(row, within and within.packing)
+        if within is not None and row.per_expert:
+            height = within.shape[1]
             rows = range(expert * height + rows.start, expert * height + rows.stop)
         if axis == 0:
             return rows[first:end], None
@@ -111,4 +121,4 @@ class WeightStore:
 
     def check_floating(self, names: Iterable[str]) -> None:
         """Raise UserError if one of ``names`` is stored as neither ordinary floating point nor a matrix in few bits."""
-        self._store.check_floating(self._packed.get(name, name) for name in names)
+        self._store.check_floating(map(self._stored, names))

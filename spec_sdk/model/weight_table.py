@@ -98,7 +98,7 @@ class Weight:
     ``rotary_pairs``: llama.cpp's converter reorders its rows, head by head, so that the two of a rotary pair are
     neighbours; Hugging Face has them half a head apart.
     ``present``: whether a model of this configuration has it. ``layers``: how many ``{layer}`` counts; ``in_layer``:
-    whether that layer has it. ``packing``: where else checkpoints of Hugging Face may keep it; ``gguf_packing``: where
+    whether that layer has it. ``packings``: where else checkpoints of Hugging Face may keep it; ``gguf_packing``: where
     GGUF files do.
     """
 
@@ -113,7 +113,7 @@ class Weight:
     present: Callable[[ModelConfig], bool] = always
     layers: Callable[[ModelConfig], int] = decoder_layers
     in_layer: Callable[[ModelConfig, int], bool] = every_layer
-    packing: Packing | None = None
+    packings: tuple[Packing, ...] = ()
     gguf_packing: Packing | None = None
 
     @property
@@ -133,6 +133,14 @@ class Place(NamedTuple):
     row: Weight
     layer: int
     expert: int
+
+
+class Within(NamedTuple):
+    """A tensor that may hold another: its name, its shape, and which part of it the other is."""
+
+    name: str
+    shape: Shape
+    packing: Packing
 
 
 class WeightTable:
@@ -222,16 +230,16 @@ class WeightTable:
             for name, (row, _, _) in self._entries.items()
         }
 
-    def packed(self, name: str) -> tuple[str, Shape] | None:
-        """The tensor that may hold a Hugging Face name's in its place, and its shape; None if there is none such.
-
-        Raises KeyError for a name that the model does not have.
+    def packed(self, name: str) -> list[Within]:
+        """The tensors that may hold a Hugging Face name's in its place. Raises KeyError for a name that the model does
+        not have.
         """
         row, layer, _ = self._entries[name]
-        if row.packing is None:
-            return None
         experts = (EXPERTS.of(self._config),) if row.per_expert else ()
-        return row.packing.name.format(layer=layer), (*experts, *self._packed_shape(row.packing, row.shape))
+        return [
+            Within(packing.name.format(layer=layer), (*experts, *self._packed_shape(packing, row.shape)), packing)
+            for packing in row.packings
+        ]
 
     def _packed_shape(self, packing: Packing | None, dims: Sequence[Dim]) -> Shape:
         shape = [dim.of(self._config) for dim in dims]

@@ -109,7 +109,7 @@ def test_gguf_names_are_llama_cpps(name: str) -> None:
     # its converter merges the experts of a layer, and only then looks the name up
     merged = {key: re.sub(r"experts\.\d+\.", "experts.", key) for key in names}
     joined = [key for key in names if table.entry(key).row.gguf_packing is not None]
-    merged |= {key: packed[0] for key in joined if (packed := table.packed(key)) is not None}
+    merged |= {key: table.packed(key)[0].name for key in joined}
     assert names == {key: theirs.get_name(merged[key], try_suffixes=(".weight", ".bias")) for key in names}
     assert len(set(names.values())) == len(set(merged.values()))
     assert set(names.values()) <= table.gguf_shapes.keys()

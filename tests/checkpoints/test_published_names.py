@@ -1,14 +1,19 @@
-"""Tensors under the names that a family's checkpoints have, of those that its table of weights has."""
+"""Tensors under the names that a family's checkpoints have, and those that transformers has in memory."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers.core_model_loading import revert_weight_conversion
 
 from spec_sdk.model.architectures import read_config, weights_of
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.in_memory import InMemoryModel
 from spec_sdk.model.packed_weights import published
-from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
+from tests.support.tiny_checkpoints import checkpoint_tensors, random_model, tiny_tokenizer
 
 
 @pytest.mark.parametrize("name", ["smollm", "mixtral", "qwen2_moe", "phi3", "glm4", "granite4", "granitemoe"])
@@ -21,3 +26,17 @@ def test_they_are_transformers(name: str) -> None:
     assert found.keys() == theirs.keys() - tied
     for key, tensor in found.items():
         assert torch.equal(tensor, theirs[key]), key
+
+
+@pytest.mark.parametrize("name", ["mixtral", "phi3", "glm4", "granite4", "granitemoe"])
+def test_a_model_as_transformers_has_it_in_memory_and_writes_it(name: str, tmp_path: Path) -> None:
+    """Its own names, of which some are no checkpoint's."""
+    model = random_model(name)
+    expected = checkpoint_tensors(model)
+    in_memory: Any = InMemoryModel(model.state_dict(), model.config.to_dict(), tmp_path)
+    model.save_pretrained(tmp_path, save_original_format=False)
+    tiny_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    for source in (in_memory, open_checkpoint(str(tmp_path))):
+        assert source.names() == weights_of(source.config).shapes.keys()
+        for key in source.names():
+            assert torch.equal(source.tensor(key), expected[key]), key

@@ -33,7 +33,7 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 
 def _renamed(row: Weight) -> Weight:
-    return replace(row, packing=Packing(f"{_MLP}.output_linear.weight")) if row.role == "down" else row
+    return replace(row, packings=(Packing(f"{_MLP}.output_linear.weight"),)) if row.role == "down" else row
 
 
 FAMILY = Family(
