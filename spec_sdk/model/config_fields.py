@@ -72,6 +72,10 @@ class Fields:
         """A size; None where it is null (``default`` where it is missing)."""
         return None if key in self.values and self.values[key] is None else self.size(key, default)
 
+    def size_if_any(self, key: str) -> int | None:
+        """A size; None where it is null or missing."""
+        return None if self.values.get(key) is None else self.size(key)
+
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self.values.get(key)

@@ -1,8 +1,8 @@
 """What the Granite families share: four multipliers, and how the decoder computes them.
 
-With residuals scaled by r a block computes h + r·f(norm(h)). The decoder has g = h / r in the place of h: it adds
-f(norm(g)), whose norm has an epsilon of its own, r² times smaller than g's. So blocks are a Llama's, and what is scaled
-are the embedding (``embedding_multiplier`` / r), scores (``attention_multiplier``) and logits (1 / ``logits_scaling``).
+With residuals scaled by r a block computes h + r·f(norm(h)). The decoder has g = h / r in the place of h, and adds
+f(norm(g)), where the norm's epsilon is that of h over r². So blocks are a Llama's, and what is scaled are the embedding
+(``embedding_multiplier`` / r), scores (``attention_multiplier``) and logits (1 / ``logits_scaling``).
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ _GGUF: Mapping[str, str] = {
 }
 
 
-def read_granite_like(
-    fields: Fields, *, mlp_bias: bool = False, experts: Experts | None = None, computes: tuple[str, ...] = ()
-) -> ModelConfig:
+def read_granite_like(fields: Fields, *, mlp_bias: bool = False, experts: Experts | None = None) -> ModelConfig:
     """The configuration of a Granite. Raises UserError for what the decoder does not compute and impossible values."""
     bias = fields.flag("attention_bias", False)
     config = read_llama_like(
-        fields, qkv_bias=bias, o_bias=bias, mlp_bias=mlp_bias, experts=experts, computes=(*MULTIPLIERS, *computes)
+        fields, qkv_bias=bias, o_bias=bias, mlp_bias=mlp_bias, experts=experts, computes=MULTIPLIERS
     )
     embedding, residual, attention, logits = (fields.positive(key, 1.0) for key in MULTIPLIERS)
     return replace(

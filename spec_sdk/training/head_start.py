@@ -8,6 +8,7 @@ Legend: V vocabulary, M model dim.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,8 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.draft_heads.head_spec import read_layer
-from spec_sdk.model.rotary_rows import as_rotated
 from spec_sdk.training.draft_shape import DraftShape
+from spec_sdk.training.target_weights import read_weight
 
 NOISE = 0.01
 """Standard deviation of what ``fc`` begins with besides."""
@@ -84,10 +85,7 @@ def head_start(
     body = head_config(target, values, shape)
     config = read_layer(Fields(body, "the head's config.json"), ())
 
-    def read(role: str, layer: int = 0) -> torch.Tensor:
-        tensor = as_rotated(role, source.tensor(theirs.name(role, layer)), target).to(torch.float32, copy=True)
-        return tensor + 1 if theirs.row(role).gain_minus_one else tensor
-
+    read = functools.partial(read_weight, source, theirs)
     roles = ("input_norm", "q", "k", "v", "o", "post_norm", "gate", "up", "down")
     if missing := [role for role in roles if role not in theirs]:
         raise UserError(

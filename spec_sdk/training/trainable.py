@@ -15,7 +15,7 @@ from torch import nn
 
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.decoder import BlockWeights, Decoder, Rotations, TensorSource
-from spec_sdk.model.rotary_rows import as_rotated, as_stored
+from spec_sdk.model.rotary_rows import as_stored
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
@@ -23,6 +23,7 @@ from spec_sdk.training.draft_shape import DraftShape
 from spec_sdk.training.learner import Learner
 from spec_sdk.training.packing import PackedBatch, pack
 from spec_sdk.training.samples import Sample
+from spec_sdk.training.target_weights import read_weight
 
 ENDS = ("embedding", "head")
 
@@ -48,11 +49,7 @@ class TrainableDraft(Learner):
         self.config = shape.config(target.config)
         self._table, theirs = weights_of(self.config), weights_of(target.config)
 
-        def read(role: str, layer: int = 0) -> torch.Tensor:
-            tensor = as_rotated(role, target.tensor(theirs.name(role, layer)), target.config)
-            tensor = tensor.to(torch.float32, copy=True)
-            return tensor + 1 if theirs.row(role).gain_minus_one else tensor
-
+        read = functools.partial(read_weight, target, theirs)
         self._roles = [role for role in self._table.roles if role not in ENDS]
         self.weights = nn.ParameterDict()
         for layer, source in enumerate(shape.layers):

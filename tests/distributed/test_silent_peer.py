@@ -76,8 +76,11 @@ def test_a_leader_that_waits_knows_who_is_there_and_who_has_ended() -> None:
     """And tells the others with which status it ends."""
     server, here = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), list[set[int]]()
     third = TCPStore("127.0.0.1", server.port, is_master=False)
+
+    def waits(ranks: Collection[int]) -> None:
+        here.append(set(ranks))
+
     with ThreadPoolExecutor(2) as pool:
-        waits = lambda ranks: here.append(set(ranks))  # noqa: E731
         leader = pool.submit(Lifelines, server, 0, SIZE + 1, waits, SOON_S)
         with _came_as(2, third):
             other = pool.submit(Lifelines, third, 1, SIZE + 1)

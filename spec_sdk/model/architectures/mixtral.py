@@ -14,7 +14,7 @@ def _read_config(fields: Fields) -> ModelConfig:
     mixture = read_experts(
         fields, count=8, per_token=2, intermediate_size=fields.size("intermediate_size"), normalized=True
     )
-    window = fields.size("sliding_window") if fields.get("sliding_window") is not None else None
+    window = fields.size_if_any("sliding_window")
     windows = [window] * fields.size("num_hidden_layers")
     return read_llama_like(fields, kv_heads=8, windows=windows, theta=1e6, epsilon=1e-5, experts=mixture)
 

@@ -16,7 +16,7 @@ from spec_sdk.model.rope_fields import SPELLINGS
 
 def _read_config(fields: Fields) -> ModelConfig:
     fields = Fields({**fields.values, **{key: _long_rope(fields.get(key)) for key in SPELLINGS}}, fields.where)
-    window = fields.size("sliding_window") if fields.get("sliding_window") is not None else None
+    window = fields.size_if_any("sliding_window")
     config = read_llama_like(
         fields, epsilon=1e-5, partial_rotary=1.0, windows=[window] * fields.size("num_hidden_layers")
     )

@@ -18,7 +18,7 @@ _INTERVAL = 4
 def _read_config(fields: Fields) -> ModelConfig:
     bias, layers = fields.flag("attention_bias", False), fields.size("num_hidden_layers")
     unrotated = _unrotated(fields, layers)
-    window = fields.size("sliding_window") if fields.get("sliding_window") is not None else None
+    window = fields.size_if_any("sliding_window")
     slides = fields.flag("use_sliding_window", False)
     return read_llama_like(
         fields,
