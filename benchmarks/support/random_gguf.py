@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,10 @@ SIZE = 0.02
 
 @dataclass(frozen=True)
 class Shape:
-    """A model as GGUF files describe it. ``gains``: norms beside those before the sub-layers, name → dims."""
+    """A model as GGUF files describe it. ``gains``: norms beside those before the sub-layers, name → dims.
+
+    ``experts``: how many there are in each layer, in the place of an MLP of ``inner`` dims; a token has ``per_token``.
+    """
 
     title: str
     architecture: str
@@ -36,6 +39,8 @@ class Shape:
     vocabulary: int
     gains: Mapping[str, int] = field(default_factory=dict)
     window: int | None = None
+    experts: int = 0
+    per_token: int = 0
 
     def has_more_bits(self, layer: int) -> bool:
         """In mixes: the first and the last eighth of the layers, and every third between."""
@@ -56,9 +61,12 @@ class Shape:
             yield "attn_k", layer, (kv, self.hidden)
             yield "attn_v", layer, (kv, self.hidden)
             yield "attn_output", layer, (self.hidden, q)
-            yield "ffn_gate", layer, (self.inner, self.hidden)
-            yield "ffn_up", layer, (self.inner, self.hidden)
-            yield "ffn_down", layer, (self.hidden, self.inner)
+            if self.experts:
+                yield "ffn_gate_inp", layer, (self.experts, self.hidden)
+            suffix, stacked = ("_exps", (self.experts,)) if self.experts else ("", ())
+            yield f"ffn_gate{suffix}", layer, (*stacked, self.inner, self.hidden)
+            yield f"ffn_up{suffix}", layer, (*stacked, self.inner, self.hidden)
+            yield f"ffn_down{suffix}", layer, (*stacked, self.hidden, self.inner)
 
 
 SHAPES = {
@@ -70,16 +78,25 @@ SHAPES = {
         {"attn_q_norm": 256, "attn_k_norm": 256, "post_attention_norm": 1152, "post_ffw_norm": 1152},
         window=512,
     ),
+    "qwen3_30b_a3b": Shape(
+        "6 of 48 layers of Qwen 3 30B-A3B",
+        "qwen3moe",
+        *(2048, 768, 6, 32, 4, 128, 32000),
+        {"attn_q_norm": 128, "attn_k_norm": 128},
+        experts=128,
+        per_token=8,
+    ),
 }
-"""The Llama has a smaller vocabulary than the real one."""
+"""The Llama and the Qwen have smaller vocabularies than the real ones."""
 
+_MORE_BITS = ("attn_v", "ffn_down", "ffn_down_exps")
 KindOf = Callable[[Shape, str, int], str]
 """What a tensor is stored as, by its name without its layer's number, and that number."""
 
 
 def _medium(kind: str) -> KindOf:
     def of(shape: Shape, name: str, layer: int) -> str:
-        wide = name == "token_embd" or (name in ("attn_v", "ffn_down") and shape.has_more_bits(layer))
+        wide = name == "token_embd" or (name in _MORE_BITS and shape.has_more_bits(layer))
         return "Q6_K" if wide else kind
 
     return of
@@ -112,29 +129,35 @@ def write_random_gguf(path: Path, mix: str, shape: Shape = SHAPES["llama_1b"]) -
     writer.add_vocab_size(shape.vocabulary)
     if shape.window is not None:
         writer.add_sliding_window(shape.window)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.per_token)
+        writer.add_expert_feed_forward_length(shape.inner)
     _add_tokenizer(writer, shape.vocabulary)
     for name, layer, dims in shape.tensors():
         stored = f"{name}.weight" if layer < 0 else f"blk.{layer}.{name}.weight"
         if len(dims) == 1:
             writer.add_tensor(stored, np.ones(dims, np.float32))
+        elif name == "ffn_gate_inp":
+            writer.add_tensor(stored, rng.standard_normal(dims, np.float32) * SIZE)
         else:
             kind = MIXES[mix](shape, name, layer)
-            writer.add_tensor(stored, random_blocks(rng, kind, *dims, SIZE), raw_dtype=gguf.GGMLQuantizationType[kind])
+            blocks = random_blocks(rng, kind, dims, SIZE)
+            writer.add_tensor(stored, blocks, raw_dtype=gguf.GGMLQuantizationType[kind])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def random_blocks(
-    rng: np.random.Generator, kind: str, rows: int, columns: int, deviation: float
-) -> npt.NDArray[np.uint8]:
-    """Rows of blocks [rows, bytes] of weights of about this size."""
+def random_blocks(rng: np.random.Generator, kind: str, dims: Sequence[int], deviation: float) -> npt.NDArray[np.uint8]:
+    """Rows of blocks [..., bytes] of weights [..., columns] of about this size."""
     weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
-    blocks = rng.integers(0, 256, (rows, columns // weights, size), dtype=np.uint8)
+    *rows, columns = dims
+    blocks = rng.integers(0, 256, (*rows, columns // weights, size), dtype=np.uint8)
     for at, factor in FACTORS[kind].items():
         blocks[..., at : at + 2] = np.array([factor * deviation], "<f2").view(np.uint8)
-    return blocks.reshape(rows, -1)
+    return blocks.reshape(*rows, -1)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: int) -> None:

@@ -37,11 +37,19 @@ CPU = torch.device("cpu")
 TOKENS = torch.randint(3, VOCABULARY, (64,), generator=torch.Generator().manual_seed(5)).tolist()
 KNOWN = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4}
 """Heads of 16, which the kernels take."""
+MIXTURES = ["mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "sparse_steps"]
+"""The last one has MLPs of another size in some layers."""
 DTYPES = [torch.float32, torch.bfloat16]
 
 
+def known(name: str) -> dict[str, int]:
+    """Sizes that the kernels take."""
+    of_experts = {"head_dim": 16, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}
+    return KNOWN | (of_experts if name in MIXTURES else {})
+
+
 def native(name: str, dtype: torch.dtype) -> NativeDecoder:
-    decoder = load_decoder(ModelTensors(name, 0, **KNOWN), CPU, dtype, NativeOps(CpuOps()))
+    decoder = load_decoder(ModelTensors(name, 0, **known(name)), CPU, dtype, NativeOps(CpuOps()))
     assert unknown_block(decoder) is None
     return NativeDecoder(decoder)
 
@@ -89,12 +97,12 @@ def session(decoder: Decoder, runner: SequentialRunner | None = None) -> Session
     "name",
     [
         *("smollm", "llama2", "biased_llama", "qwen2", "qwen3", "mistral", "phi3", "glm", "ernie4_5", "smollm3"),
-        *("granite", "glm4", "gemma", "gemma2", "gemma3"),
+        *("granite", "glm4", "gemma", "gemma2", "gemma3", *MIXTURES),
     ],
 )
 def test_blocks_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
     """Prefill and a tree pass; the reference takes the same weights in float64 where rounding decides."""
-    found, expected = native(name, dtype), load_decoder(ModelTensors(name, 0, **KNOWN), CPU, dtype, Ops())
+    found, expected = native(name, dtype), load_decoder(ModelTensors(name, 0, **known(name)), CPU, dtype, Ops())
     logits = []
     for decoder, ops in ((found, NativeOps(CpuOps())), (expected, Ops())):
         running = Session(TorchExecutor(decoder, ops))
@@ -105,7 +113,7 @@ def test_blocks_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["smollm", "qwen3", "mistral", "gemma2"])
+@pytest.mark.parametrize("name", ["smollm", "qwen3", "mistral", "gemma2", *MIXTURES])
 def test_a_tree_and_plain_decoding_agree_to_the_bit(name: str, dtype: torch.dtype) -> None:
     """Every node of a wide tree has the logits that feeding its path token by token gives."""
     decoder = native(name, dtype)

@@ -172,7 +172,7 @@ def native_executor(family: str, dtype: torch.dtype, weights: str) -> TorchExecu
 
 @pytest.mark.parametrize("weights", ["dense", "int8", "int4", "int8, rows in 8 bits"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["smollm", "qwen3", "gemma3", "granite"])
+@pytest.mark.parametrize("name", ["smollm", "qwen3", "gemma3", "granite", "qwen3_moe"])
 @torch.no_grad()
 def test_a_draft_model_grows_what_its_passes_would(name: str, dtype: torch.dtype, weights: str) -> None:
     executor = native_executor(name, dtype, weights)

@@ -120,7 +120,7 @@ def test_the_option_reaches_the_products(activations: str, native: bool) -> None
         ("smollm", torch.float32, True),
         ("smollm", torch.float16, False),
         ("gemma2", torch.float32, True),
-        ("mixtral", torch.float32, False),
+        ("mixtral", torch.float32, True),
     ],
     ids=str,
 )

@@ -19,15 +19,20 @@ import torch
 from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.model.rope import Rotation, RotationsAt
-from spec_sdk.ops.feed_forward import GatedMLP
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads, reads_in_place
 from spec_sdk_backends.native.crossover import most_rows
+from spec_sdk_backends.native.feed_forward import (
+    activation_of,
+    feed_forward_of,
+    feed_forward_sizes,
+    is_native,
+    matrix_of,
+    unknown_feed_forward,
+)
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.norm import rms_norm
-from spec_sdk_backends.native.panels import OUTPUTS
-from spec_sdk_backends.native.products import NativeProjection
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Gain, Pass, Shape, address
 
@@ -47,21 +52,16 @@ def unknown_stages(decoder: Decoder) -> str | None:
         return f"heads of {config.head_dim} in {decoder.dtype} are not"
     if not decoder.blocks:
         return "there are no blocks"
-    widths, activations = set(), set()
     for layer, block in enumerate(decoder.blocks):
-        mlp = block.mlp
-        if not isinstance(mlp, GatedMLP):
-            return f"layer {layer} is a mixture of experts"
         if not all(Gain.suits(gain, decoder.dtype) for gain in _gains_of(block, block.input_norm_M)):
             return f"layer {layer} has gains in another dtype than its weights"
-        linear = (block.qkv, block.output, mlp.gate_up, mlp.down)
-        if not all(isinstance(part, NativeProjection | NativeQuantizedProjection) for part in linear):
+        if not (is_native(block.qkv) and is_native(block.output)):
             return f"layer {layer} has linear layers of another kind"
-        if isinstance(mlp.gate_up, NativeProjection) and mlp.down.inputs % OUTPUTS:
-            return f"layer {layer} has an MLP of {mlp.down.inputs} dims, which are not whole panels of {OUTPUTS}"
-        widths.add(mlp.down.inputs)
-        activations.add(mlp.activation)
-    return None if len(widths) == len(activations) == 1 else "layers have MLPs of different sizes or activations"
+        unknown = unknown_feed_forward(block.mlp, decoder.dtype)
+        if unknown is not None:
+            return f"layer {layer} has {unknown}"
+    activations = {activation_of(block.mlp) for block in decoder.blocks}
+    return None if len(activations) == 1 else "layers have different activations"
 
 
 def leave_rows_exact(decoder: Decoder) -> None:
@@ -258,20 +258,18 @@ def run_blocks(
 
 def shape_of(decoder: Decoder) -> Shape:
     """The sizes that all its blocks have."""
-    c, mlp = decoder.config, decoder.blocks[0].mlp
-    assert isinstance(mlp, GatedMLP)
-    gelu = mlp.activation == "gelu_tanh"
-    return Shape(c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, mlp.down.inputs, c.rms_norm_eps, gelu)
+    c, parts = decoder.config, [block.mlp for block in decoder.blocks]
+    sizes = map(max, zip(*map(feed_forward_sizes, parts), strict=True))
+    gelu = activation_of(parts[0]) == "gelu_tanh"
+    return Shape(c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, *sizes, c.rms_norm_eps, gelu)
 
 
 def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None) -> Block:
     """One block for the kernels, with this gain on what its attention reads; None for no norm."""
     block, spec = decoder.blocks[layer], decoder.kinds[layer].attention
-    mlp = block.mlp
-    assert isinstance(mlp, GatedMLP)
-    linear = (block.qkv, block.output, mlp.gate_up, mlp.down)
     return Block(
-        *(part.matrix for part in linear if isinstance(part, NativeProjection | NativeQuantizedProjection)),
+        *map(matrix_of, (block.qkv, block.output)),
+        *feed_forward_of(block.mlp),
         *(Gain.of(gain, decoder.dtype) for gain in _gains_of(block, input_norm_M)),
         spec.scale_for(decoder.config.head_dim),
         spec.softcap or 0.0,

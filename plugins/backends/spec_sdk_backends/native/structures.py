@@ -193,9 +193,20 @@ class Gain(ctypes.Structure):
         return gain is None or gain.dtype in (dtype, torch.float32)
 
 
+class Experts(ctypes.Structure):
+    _fields_ = [
+        *((name, _WHOLE) for name in ("count", "per_row", "normalised")),
+        ("router", _POINTER),
+        *((name, ctypes.POINTER(Matrix)) for name in ("gate_up", "down")),
+        *((name, Matrix) for name in ("shared_gate_up", "shared_down")),
+        ("shared_gate", _POINTER),
+    ]
+
+
 class Block(ctypes.Structure):
     _fields_ = [
         *((name, Matrix) for name in ("qkv", "output", "gate_up", "down")),
+        ("experts", ctypes.POINTER(Experts)),
         *((name, Gain) for name in ("input_norm", "q_norm", "k_norm", "post_norm")),
         *((name, Gain) for name in ("attention_output_norm", "mlp_output_norm")),
         *((name, ctypes.c_double) for name in ("scale", "cap")),
@@ -206,7 +217,7 @@ class Block(ctypes.Structure):
 
 class Shape(ctypes.Structure):
     _fields_ = [
-        *((name, _WHOLE) for name in ("model", "heads", "kv_heads", "dim", "mlp")),
+        *((name, _WHOLE) for name in ("model", "heads", "kv_heads", "dim", "mlp", "experts", "per_row")),
         ("epsilon", ctypes.c_double),
         ("gelu", _WHOLE),
     ]

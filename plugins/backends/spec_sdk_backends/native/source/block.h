@@ -1,6 +1,6 @@
-// The stages of a decoder block of the Llama or Gemma kind: RMS norm, fused QKV, norms of Q and K, rotary positions,
-// cache, attention, output projection, gated MLP with SiLU or GELU, maybe norms of what both sub-layers give. Between
-// matrices float32 is rounded once to the model's dtype.
+// A decoder block of the Llama or Gemma kind, and the stages of its attention: RMS norm, fused QKV, norms of Q and K,
+// rotary positions, cache, attention, output projection, maybe a norm of what that gives. Between matrices float32 is
+// rounded once to the model's dtype.
 #pragma once
 
 #include "attention.h"
@@ -13,8 +13,19 @@ extern "C" struct Gain {
     int64_t wide;
 };
 
+// A mixture in the place of an MLP: for every row a router chooses ``per_row`` of ``count`` gated MLPs.
+extern "C" struct Experts {
+    int64_t count, per_row;
+    int64_t normalised;      // whether the weights of a row's experts sum to 1
+    const float* router;     // [count, M]
+    const Matrix *gate_up, *down;  // of each
+    Matrix shared_gate_up, shared_down;  // of the expert that every row has besides
+    const void* shared_gate;  // [M]: the logit of its weight; null: there is no such expert
+};
+
 extern "C" struct Block {
     Matrix qkv, output, gate_up, down;
+    const Experts* experts;  // null: gate_up and down are an MLP's
     Gain input_norm, q_norm, k_norm, post_norm;
     Gain attention_output_norm, mlp_output_norm;
     double scale, cap;  // of scores; 0: no cap
@@ -23,7 +34,10 @@ extern "C" struct Block {
 };
 
 extern "C" struct Shape {
-    int64_t model, heads, kv_heads, dim, mlp;
+    int64_t model, heads, kv_heads, dim;
+    int64_t mlp;      // between the two matrices of a row's MLP, or of all its experts: of the block with most
+    int64_t experts;  // of the block with most; 0: there are none
+    int64_t per_row;  // experts of a row, of the block with most
     double epsilon;
     int64_t gelu;  // in its tanh form, in the place of SiLU
 };
@@ -35,8 +49,10 @@ template <class T> struct Work {
     T* h;
     T* qkv;  // [rows, (H + 2G) D]
     T* attended;  // [rows, H D]
-    T* active;  // [rows, mlp]
+    T* active;  // rows * mlp: rows of a gate's activation · up
     T* given;   // [rows, model]: what a sub-layer gives, where that is normalised before it is added
+    float* scores;  // [rows, experts]: the router's
+    T* products;    // [rows * per_row + rows, model]: what experts give, the shared one last
     const T* const* cosines;
     const T* const* sines;
     const int32_t* position;  // [rows]
@@ -45,13 +61,26 @@ template <class T> struct Work {
     Team* team;
     const T* beside = nullptr;  // [rows, model]: what the attention reads before each row of h; null: nothing
     const T* entered = nullptr;  // [rows, model]: what the attention reads in place of h; null: h
+    const Pass* pass = nullptr;  // which rows are padding; null: none
     Ranks* ranks = nullptr;  // which have parts of the heads and of the MLP each; null: all is here
+
+    bool is_padding(int64_t r) const { return pass && r % pass->width >= pass->live[r / pass->width]; }
+};
+
+// Which experts rows have. A pair is a row and one of its experts; pairs are in the order of experts, then of rows.
+struct Routing {
+    std::vector<float> weight;   // [rows, per_row], the heaviest first
+    std::vector<int32_t> pair;   // the same
+    std::vector<int32_t> first;  // [experts + 1]: where an expert's pairs begin
+    std::vector<int32_t> row;    // [pairs]
+    std::vector<float> shared;   // [rows]: the weight of the shared expert
 };
 
 // What one thread works on.
 template <class T> struct Own {
-    std::vector<T> normal;
+    std::vector<T> normal, gathered;
     std::vector<float> sums, y, up;
+    Routing routing;
     std::vector<typename Packed<T>::Input> packed;
     RoundedRows rounded;
 
@@ -78,10 +107,11 @@ template <class T> void normalise(const T* x, const Gain& gain, int64_t size, do
         by((const T*)gain.at);
 }
 
-// the norm of all rows of ``read``, or of h, each behind its row of ``beside``, which every thread makes for itself
+// the norm of all rows of ``read``, or of h, each behind its row of ``beside``, which every thread makes for itself;
+// returns how wide they are
 template <class T>
-Rows<T> normalised(Own<T>& own, const Work<T>& work, const Gain& gain, const Matrix& matrix,
-                   const T* beside = nullptr, const T* read = nullptr) {
+int64_t normalise_rows(Own<T>& own, const Work<T>& work, const Gain& gain, const T* beside = nullptr,
+                       const T* read = nullptr) {
     int64_t M = work.shape.model, width = beside ? 2 * M : M;
     if (!read) read = work.h;
     own.normal.resize(work.rows * width);
@@ -93,7 +123,7 @@ Rows<T> normalised(Own<T>& own, const Work<T>& work, const Gain& gain, const Mat
         else
             std::copy_n(read + r * M, M, to);
     }
-    return own.rows(own.normal.data(), width, work.rows, matrix);
+    return width;
 }
 
 // this thread's part of the outputs, block by block: ``use(first, count, y, stride)``
@@ -102,8 +132,8 @@ template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>&
 }
 
 template <class T> void project_qkv(const Block& block, const Work<T>& work, Own<T>& own) {
-    Rows<T> rows = normalised(own, work, block.input_norm, block.qkv, work.beside, work.entered);
-    int64_t width = block.qkv.outputs;
+    int64_t read = normalise_rows(own, work, block.input_norm, work.beside, work.entered), width = block.qkv.outputs;
+    Rows<T> rows = own.rows(own.normal.data(), read, work.rows, block.qkv);
     multiply<T>(block.qkv, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
         for (int64_t r = 0; r < rows.count; r++)
             for (int64_t c = 0; c < count; c++) work.qkv[r * width + first + c] = rounded<T>(y[r * stride + c]);
@@ -230,68 +260,39 @@ template <class T> void sum_messages(const Work<T>& work, T* given) {
     }
 }
 
-// h += rows · matrix, of all ranks where there are several, under ``norm`` if there is one
-template <class T>
-void add_product(const Matrix& matrix, const Gain& norm, const Rows<T>& rows, const Work<T>& work, Own<T>& own) {
-    int64_t M = work.shape.model;
-    T* given = norm.at ? work.given : nullptr;
-    T* to = work.ranks ? work.ranks->template next<T>() : given;
-    multiply<T>(matrix, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
-        if (!to) return add_rounded(work.h + first, M, work.rows, count, y, stride);
-        for (int64_t r = 0; r < work.rows; r++)
-            for (int64_t c = 0; c < count; c++) to[r * M + first + c] = rounded<T>(y[r * stride + c]);
-    });
-    if (work.ranks) sum_messages(work, given);
-    if (!norm.at) return;
-    work.team->meet();
-    add_normalised(norm, work);
-}
+// What a sub-layer gives, added to h: the sum of all ranks' parts where there are several, under ``norm`` if there is one.
+template <class T> class Giving {
+  public:
+    Giving(const Gain& norm, const Work<T>& work) : _norm(norm), _work(work), _given(norm.at ? work.given : nullptr) {
+        _to = work.ranks ? work.ranks->template next<T>() : _given;
+    }
+
+    // some outputs of all rows
+    void operator()(int64_t first, int64_t count, const float* y, int64_t stride) const {
+        int64_t M = _work.shape.model;
+        if (!_to) return add_rounded(_work.h + first, M, _work.rows, count, y, stride);
+        for (int64_t r = 0; r < _work.rows; r++)
+            for (int64_t c = 0; c < count; c++) _to[r * M + first + c] = rounded<T>(y[r * stride + c]);
+    }
+
+    // when this thread's outputs are there
+    void end() const {
+        if (_work.ranks) sum_messages(_work, _given);
+        if (!_norm.at) return;
+        _work.team->meet();
+        add_normalised(_norm, _work);
+    }
+
+  private:
+    const Gain& _norm;
+    const Work<T>& _work;
+    T *_given, *_to;
+};
 
 // h += output(attended)
 template <class T> void add_attention(const Block& block, const Work<T>& work, Own<T>& own) {
     Rows<T> rows = own.rows(work.attended, block.output.inputs, work.rows, block.output);
-    add_product(block.output, block.attention_output_norm, rows, work, own);
-}
-
-// active = activation(gate) · up, of the norm of h. A dense matrix has whole panels of gates.
-template <class T> void activate(const Block& block, const Work<T>& work, Own<T>& own) {
-    int64_t size = work.shape.mlp;
-    Rows<T> rows = normalised(own, work, block.post_norm, block.gate_up);
-    Team::Part part = Team::part_of((size + BLOCK - 1) / BLOCK);
-    TileShapes shapes = rows.shapes(block.gate_up);
-    auto use = [&](int64_t first, const float* gate, const float* up, int64_t stride) {
-        int64_t count = std::min<int64_t>(BLOCK, size - first);
-        auto by = [&](auto activation) {
-            for (int64_t r = 0; r < rows.count; r++)
-                for (int64_t c = 0; c < count; c++)
-                    work.active[r * size + first + c] = rounded<T>(activation(gate[r * stride + c]) * up[r * stride + c]);
-        };
-        if (work.shape.gelu)
-            by([](float x) { return gelu_tanh(x); });
-        else
-            by([](float x) { return silu(x); });
-    };
-    if (!block.gate_up.bits) {
-        // gates and the numbers that they multiply by turns
-        int64_t lines = rows.packed.lines();
-        auto panel = [&](int64_t i) { return part.first + i / 2 + i % 2 * (size / PANEL); };
-        dense_outputs<T>(block.gate_up, rows.packed, 2 * (part.end - part.first), panel, own.y.data(),
-                         [&](int64_t i, int64_t n, const float* y) {
-                             for (int64_t b = 0; b < n; b += 2)
-                                 use(panel(i + b) * PANEL, y + b * lines * PANEL, y + (b + 1) * lines * PANEL, PANEL);
-                         });
-        return;
-    }
-    own.up.resize(rows.count * Y_STRIDE);
-    for (int64_t i = part.first; i < part.end; i++) {
-        int64_t first = i * BLOCK, count = std::min<int64_t>(BLOCK, size - first);
-        const float* gate = outputs_of<T>(block.gate_up, rows, first, count, own.y.data());
-        use(first, gate, outputs_of<T>(block.gate_up, rows, size + first, count, own.up.data()), Y_STRIDE);
-    }
-}
-
-// h += down(active)
-template <class T> void add_mlp(const Block& block, const Work<T>& work, Own<T>& own) {
-    Rows<T> rows = own.rows(work.active, work.shape.mlp, work.rows, block.down);
-    add_product(block.down, block.mlp_output_norm, rows, work, own);
+    Giving<T> give(block.attention_output_norm, work);
+    multiply<T>(block.output, rows, own.y.data(), give);
+    give.end();
 }

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "block.h"
+#include "feed_forward.h"
 
 inline Heads heads_of(const Shape& shape, const Block& block) {
     return {shape.heads, shape.kv_heads, shape.dim, float(block.scale), float(block.cap), block.window};
@@ -22,7 +22,8 @@ struct Room {
 };
 
 template <class T> struct Buffers {
-    std::vector<T> qkv, attended, active, given, entered;
+    std::vector<T> qkv, attended, active, given, products, entered;
+    std::vector<float> scores;
     Room room;
 };
 
@@ -33,7 +34,10 @@ Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosin
     buffers.attended.resize(rows * shape.heads * shape.dim);
     buffers.active.resize(rows * shape.mlp);
     buffers.given.resize(rows * shape.model);
+    buffers.scores.resize(rows * shape.experts);
+    buffers.products.resize(shape.experts ? rows * (shape.per_row + 1) * shape.model : 0);
     return {shape, rows, h, buffers.qkv.data(), buffers.attended.data(), buffers.active.data(), buffers.given.data(),
+            buffers.scores.data(), buffers.products.data(),
             (const T* const*)cosines, (const T* const*)sines, position, &buffers.room.spans, &buffers.room.sums, &team};
 }
 
@@ -51,6 +55,7 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
     Team team;
     Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, position, buffers, team);
     work.beside = beside;
+    work.pass = &pass;
     work.ranks = ranks;
     if (group) buffers.entered.resize(work.rows * shape.model), work.entered = buffers.entered.data();
 #pragma omp parallel num_threads(threads)
@@ -76,9 +81,7 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
             add_attention(block, work, own);
             team.meet();
             if (ranks && ranks->lost) break;
-            activate(block, work, own);
-            team.meet();
-            add_mlp(block, work, own);
+            add_feed_forward(block, work, own);
             team.meet();
             if (ranks && ranks->lost) break;
             if (left && left[i]) {

@@ -38,8 +38,8 @@ template <class T>
 void before(const Shape& shape, const Block& block, int64_t rows, T* h, const void* const* cosines,
             const void* const* sines, const int32_t* position, T* qkv, int threads) {
     Team team;
-    Work<T> work{shape, rows, h, qkv, nullptr, nullptr, nullptr, (const T* const*)cosines, (const T* const*)sines,
-                 position, nullptr, nullptr, &team};
+    Work<T> work{shape, rows, h, qkv, nullptr, nullptr, nullptr, nullptr, nullptr, (const T* const*)cosines,
+                 (const T* const*)sines, position, nullptr, nullptr, &team};
 #pragma omp parallel num_threads(threads)
     {
         thread_local Own<T> own;
@@ -51,11 +51,9 @@ void before(const Shape& shape, const Block& block, int64_t rows, T* h, const vo
 
 template <class T>
 void after(const Shape& shape, const Block& block, int64_t rows, T* h, const T* a, int threads) {
-    thread_local std::vector<T> kept;
-    kept.resize(rows * (shape.mlp + shape.model));
-    T *active = kept.data(), *given = active + rows * shape.mlp;
+    thread_local Buffers<T> buffers;
     Team team;
-    Work<T> work{shape, rows, h, nullptr, nullptr, active, given, nullptr, nullptr, nullptr, nullptr, nullptr, &team};
+    Work<T> work = work_of<T>(shape, rows, h, nullptr, nullptr, nullptr, buffers, team);
 #pragma omp parallel num_threads(threads)
     {
         thread_local Own<T> own;
@@ -63,14 +61,12 @@ void after(const Shape& shape, const Block& block, int64_t rows, T* h, const T* 
         bool normed = block.attention_output_norm.at;
         for (int64_t i = part.first; i < part.end; i++)
             if (normed)
-                given[i] = a[i];
+                work.given[i] = a[i];
             else
                 h[i] = rounded<T>(to_float(h[i]) + to_float(a[i]));
         team.meet();
         if (normed) add_normalised(block.attention_output_norm, work), team.meet();
-        activate(block, work, own);
-        team.meet();
-        add_mlp(block, work, own);
+        add_feed_forward(block, work, own);
     }
 }
 
