@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from spec_sdk.ops.feed_forward import Activation
+from spec_sdk.ops.feed_forward import Activation, Routing
 from spec_sdk.ops.types import AttentionSpec
 
 RopeKind = Literal["linear", "llama3", "yarn", "longrope", "dynamic"]
@@ -45,18 +45,25 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts in the place of MLPs: ``count`` of them, of which every token has ``per_token``.
+    """A mixture of experts in the place of MLPs: ``count`` of them, which are chosen and weighted as ``routing`` says.
 
-    ``normalized``: the weights of a token's experts sum to 1. ``shared_intermediate_size``: of the expert that every
-    token has besides, if there is one. ``layers``: those that have a mixture; the others have an MLP.
+    ``corrected``: a bias is added to scores for the choice. ``shared_intermediate_size``: of the expert that every
+    token has besides, if there is one; ``shared_gated``: what that gives has a weight. ``layers``: those that have a
+    mixture; the others have an MLP.
     """
 
     count: int
-    per_token: int
+    routing: Routing
     intermediate_size: int
-    normalized: bool
     shared_intermediate_size: int | None
     layers: tuple[int, ...]
+    corrected: bool = False
+    shared_gated: bool = True
+
+    @property
+    def per_token(self) -> int:
+        """How many of them a token has."""
+        return self.routing.per_token
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,13 @@ class Fields:
             raise self._wrong(key, "a whole number")
         return int(value)
 
+    def count(self, key: str, default: int | None = None) -> int:
+        """A whole number, maybe 0."""
+        value = self.number(key, default)
+        if value < 0 or value != int(value):
+            raise self._wrong(key, "a whole number of 0 or more")
+        return int(value)
+
     def size_or_none(self, key: str, default: int) -> int | None:
         """A size; None where it is null (``default`` where it is missing)."""
         return None if key in self.values and self.values[key] is None else self.size(key, default)

@@ -160,6 +160,9 @@ def _table_entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
     if not 1 <= dimensions <= _MAX_DIMENSIONS:
         raise _Malformed(f"is corrupted: tensor '{name}' has {dimensions} dimensions")
     shape = tuple(cursor.scalar("Q") for _ in range(dimensions))[::-1]
+    while len(shape) > 1 and shape[0] == 1:
+        # ggml tells it from one that is not there as little as llama.cpp's converters do
+        shape = shape[1:]
     return name, shape, cursor.scalar("I"), cursor.scalar("Q")
 
 

@@ -107,7 +107,7 @@ def _mixture(weights: _Weights, config: Experts, layer: int) -> MixtureOfExperts
             weights.projection(layer, "shared_gate", "shared_up"),
             weights.projection(layer, "shared_down"),
         )
-        shared_gate_1M = weights.read("shared_router", layer)
+        shared_gate_1M = weights.read_if_any("shared_router", layer)
     return MixtureOfExperts(
         weights.read("router", layer, torch.float32),
         [
@@ -117,10 +117,10 @@ def _mixture(weights: _Weights, config: Experts, layer: int) -> MixtureOfExperts
             )
             for expert in range(config.count)
         ],
-        config.per_token,
-        config.normalized,
+        config.routing,
         shared,
         shared_gate_1M,
+        weights.read("router_bias", layer, torch.float32).flatten() if config.corrected else None,
     )
 
 

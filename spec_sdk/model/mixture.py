@@ -16,15 +16,18 @@ from spec_sdk.model.weight_table import (
     MODEL,
     ONE,
     SHARED_MLP,
+    Dim,
     Packing,
     Weight,
     has_experts,
+    has_gated_expert,
     has_shared_expert,
 )
+from spec_sdk.ops.feed_forward import Routing, Scoring
 
 _LAYER, _FFN = "model.layers.{layer}", "blk.{layer}.ffn"
-_SOFTMAX = 1
-"""llama.cpp's number of this gating function."""
+_GATING: dict[Scoring, int] = {"softmax": 1, "sigmoid": 2}
+"""llama.cpp's numbers of them."""
 
 
 def experts(module: str, gate: str, up: str, down: str) -> tuple[Weight, ...]:
@@ -92,18 +95,41 @@ def _experts(module: str, gate: str, up: str, down: str, joined: Sequence[_AllEx
     )
 
 
-def shared_expert() -> tuple[Weight, ...]:
-    """The expert that every token has besides, and its gate."""
-    hf = f"{_LAYER}.mlp.shared_expert"
+def correction(name: str, later: str | None = None, shape: tuple[Dim, ...] = (EXPERTS,)) -> Weight:
+    """What is added to an expert's score for the choice. ``later``: what transformers 5 calls it."""
+    return Weight(
+        "router_bias",
+        name,
+        "blk.{layer}.exp_probs_b.bias",
+        shape,
+        packings=() if later is None else (Packing(later, published=False),),
+        present=lambda config: config.experts is not None and config.experts.corrected,
+        in_layer=has_experts,
+    )
+
+
+def shared_expert(module: str = "shared_expert") -> tuple[Weight, ...]:
+    """The expert that every token has besides, and its gate where it has one."""
+    hf = f"{_LAYER}.mlp.{module}"
     rows, columns = (SHARED_MLP, MODEL), (MODEL, SHARED_MLP)
     return tuple(
-        Weight(role, name, gguf, shape, split, in_layer=has_shared_expert)
-        for role, name, gguf, shape, split in (
-            ("shared_gate", f"{hf}.gate_proj.weight", f"{_FFN}_gate_shexp.weight", rows, SHARED_MLP),
-            ("shared_up", f"{hf}.up_proj.weight", f"{_FFN}_up_shexp.weight", rows, SHARED_MLP),
-            ("shared_down", f"{hf}.down_proj.weight", f"{_FFN}_down_shexp.weight", columns, SHARED_MLP),
-            ("shared_router", f"{hf}_gate.weight", f"{_FFN}_gate_inp_shexp.weight", (ONE, MODEL), None),
+        Weight(
+            f"shared_{part}",
+            f"{hf}.{part}_proj.weight",
+            f"{_FFN}_{part}_shexp.weight",
+            shape,
+            SHARED_MLP,
+            in_layer=has_shared_expert,
         )
+        for part, shape in (("gate", rows), ("up", rows), ("down", columns))
+    ) + (
+        Weight(
+            "shared_router",
+            f"{hf}_gate.weight",
+            f"{_FFN}_gate_inp_shexp.weight",
+            (ONE, MODEL),
+            in_layer=has_gated_expert,
+        ),
     )
 
 
@@ -134,22 +160,25 @@ def read_experts(
     sparse = tuple(layer for layer in layers if layer not in dense and (layer + 1) % step == 0)
     if not sparse:
         return None
-    return Experts(count, per_token, intermediate_size, normalized, shared_intermediate_size, sparse)
+    return Experts(count, Routing(per_token, normalized), intermediate_size, shared_intermediate_size, sparse)
 
 
-def gguf_experts(gguf: GGUFFile, architecture: str) -> dict[str, Any]:
-    """What config.json would say of a GGUF file's experts; nothing if it has none. llama.cpp has them in every layer.
+def gguf_experts(
+    gguf: GGUFFile, architecture: str, *, scored_by: Scoring = "softmax", scaled: bool = False, layer: int = 0
+) -> dict[str, Any]:
+    """What config.json would say of a GGUF file's experts; nothing if it has none.
 
-    Raises UserError for a way of routing that is not computed.
+    ``scored_by``, ``scaled``: how the family routes. ``layer``: one that has experts. Raises UserError for another way
+    of routing.
     """
     meta = Fields(gguf.metadata, gguf.where)
     if not meta.number(f"{architecture}.expert_count", 0):
         return {}
-    if meta.number(f"{architecture}.expert_gating_func", _SOFTMAX) not in (0, _SOFTMAX):
-        raise UserError(f"{gguf.where}: {architecture}.expert_gating_func is not softmax, which is not supported")
-    if meta.number(f"{architecture}.expert_weights_scale", 1.0) not in (0.0, 1.0):
+    if meta.number(f"{architecture}.expert_gating_func", 0) not in (0, _GATING[scored_by]):
+        raise UserError(f"{gguf.where}: {architecture}.expert_gating_func is not {scored_by}, which is not supported")
+    if not scaled and meta.number(f"{architecture}.expert_weights_scale", 1.0) not in (0.0, 1.0):
         raise UserError(f"{gguf.where}: {architecture}.expert_weights_scale is not supported")
-    stacked = "blk.0.ffn_gate_exps.weight"
+    stacked = f"blk.{layer}.ffn_gate_exps.weight"
     if len(gguf.shapes.get(stacked, ())) != 3:
         raise UserError(f"{gguf.where}: tensor '{stacked}' of all experts is missing; a tensor per expert is not read")
     return {

@@ -69,6 +69,11 @@ def has_shared_expert(config: ModelConfig, layer: int) -> bool:
     return has_experts(config, layer) and bool(SHARED_MLP.of(config))
 
 
+def has_gated_expert(config: ModelConfig, layer: int) -> bool:
+    """Whether a layer has such an expert under a weight of its own."""
+    return has_shared_expert(config, layer) and config.experts is not None and config.experts.shared_gated
+
+
 @dataclass(frozen=True)
 class Packing:
     """Within which tensor another lies: one of several along its rows, of these ``heights``, and which ``part``.

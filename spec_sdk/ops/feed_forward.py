@@ -1,6 +1,7 @@
 """The feed-forward sub-layer of a block: a gated MLP, or a mixture of them of which every token has a few.
 
-Legend: B requests, N rows of a request, K = B*N rows, M model dim, I MLP dim, E experts, A experts of a token.
+Legend: B requests, N rows of a request, K = B*N rows, M model dim, I MLP dim, E experts, A experts of a token, C groups
+of experts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.linear import Projection
 
 Activation = Literal["silu", "gelu_tanh"]
+Scoring = Literal["softmax", "sigmoid"]
+LEAST_SUM = 1e-20
+"""What the weights of a token's experts are divided by, at least."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,34 @@ class GatedMLP:
         return self.down(gate * up)
 
 
+@dataclass(frozen=True)
+class Routing:
+    """How a router's logits choose A = ``per_token`` experts for a token, and weight what they return.
+
+    ``scored_by``: an expert's score is its probability among all E, or the sigmoid of its logit. Scores are weights;
+    ``normalized``: they are divided by the sum of the token's; ``scale`` multiplies them then.
+
+    ``groups``: neighbouring experts are a group, of as many. The choice is made within the ``groups_of_token`` groups
+    whose two best scores sum to the most (DeepSeek-V3, arXiv:2412.19437, §2.1.2).
+    """
+
+    per_token: int
+    normalized: bool
+    scored_by: Scoring = "softmax"
+    scale: float = 1.0
+    groups: int = 1
+    groups_of_token: int = 1
+
+
 class MixtureOfExperts:
     """E gated MLPs. A router chooses A of them for every token, and weights what they return.
 
     Every token gets what it was routed to, however many others go there. An expert is called once, with all its rows,
     and only if it has any: which have is read on the host, once a call.
 
-    ``router_EM`` is in float32, as is the choice: logits that were rounded to bfloat16 would often tie. ``normalized``:
-    the weights of a token's experts sum to 1; else they are its probabilities among all E. ``shared`` is for every
-    token, under a weight of its own: the sigmoid of ``shared_gate_1M`` x.
+    ``router_EM`` is in float32, as is the choice: logits that were rounded to bfloat16 would often tie. ``bias_E``, in
+    float32 too, is added to scores for the choice alone (DeepSeek-V3, §2.1.2). ``shared`` is for every token, where
+    there is a ``shared_gate_1M`` under a weight of its own: the sigmoid of that · x.
     """
 
     data_dependent: ClassVar[str | None] = "mixture of experts"
@@ -57,17 +80,17 @@ class MixtureOfExperts:
         self,
         router_EM: torch.Tensor,
         experts: Sequence[GatedMLP],
-        per_token: int,
-        normalized: bool,
+        routing: Routing,
         shared: GatedMLP | None = None,
         shared_gate_1M: torch.Tensor | None = None,
+        bias_E: torch.Tensor | None = None,
     ) -> None:
         self.router_EM = router_EM
         self.experts = tuple(experts)
-        self.per_token = per_token
-        self.normalized = normalized
+        self.routing = routing
         self.shared = shared
         self.shared_gate_1M = shared_gate_1M
+        self.bias_E = bias_E
 
     @property
     def projections(self) -> list[Projection]:
@@ -79,16 +102,33 @@ class MixtureOfExperts:
         """[..., M] → [..., M]."""
         x_KM = x_BNM.flatten(0, -2)
         y_KM = self._routed(x_KM, *self.route(x_KM))
-        if self.shared is not None and self.shared_gate_1M is not None:
-            y_KM = y_KM + F.sigmoid(F.linear(x_KM, self.shared_gate_1M)) * self.shared(x_KM)
+        if self.shared is not None:
+            shared_KM = self.shared(x_KM)
+            if self.shared_gate_1M is not None:
+                shared_KM = F.sigmoid(F.linear(x_KM, self.shared_gate_1M)) * shared_KM
+            y_KM = y_KM + shared_KM
         return y_KM.view(x_BNM.shape)
 
     def route(self, x_KM: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The experts of every row and their weights [K, A], the heaviest first."""
-        weight_KA, chosen_KA = F.linear(x_KM.float(), self.router_EM).softmax(dim=-1).topk(self.per_token, dim=-1)
-        if self.normalized:
-            weight_KA = weight_KA / weight_KA.sum(dim=-1, keepdim=True)
-        return chosen_KA, weight_KA
+        """The experts of every row and their weights [K, A], the best first."""
+        how, logit_KE = self.routing, F.linear(x_KM.float(), self.router_EM)
+        score_KE = logit_KE.sigmoid() if how.scored_by == "sigmoid" else logit_KE.softmax(dim=-1)
+        choice_KE = score_KE if self.bias_E is None else score_KE + self.bias_E
+        if how.groups > how.groups_of_token:
+            choice_KE = self._within_best_groups(choice_KE)
+        chosen_KA = choice_KE.topk(how.per_token, dim=-1).indices
+        weight_KA = score_KE.gather(-1, chosen_KA)
+        if how.normalized:
+            weight_KA = weight_KA / weight_KA.sum(dim=-1, keepdim=True).clamp_min(LEAST_SUM)
+        return chosen_KA, weight_KA if how.scale == 1.0 else weight_KA * how.scale
+
+    def _within_best_groups(self, choice_KE: torch.Tensor) -> torch.Tensor:
+        """The same, −∞ in all groups but the best ones of each row."""
+        choice_KCX = choice_KE.view(len(choice_KE), self.routing.groups, -1)
+        group_KC = choice_KCX.topk(2, dim=-1).values.sum(dim=-1)
+        best_KA = group_KC.topk(self.routing.groups_of_token, dim=-1).indices
+        left_out_KC = torch.ones_like(group_KC, dtype=torch.bool).scatter_(-1, best_KA, False)
+        return choice_KCX.masked_fill(left_out_KC[..., None], -torch.inf).flatten(1)
 
     def _routed(self, x_KM: torch.Tensor, chosen_KA: torch.Tensor, weight_KA: torch.Tensor) -> torch.Tensor:
         K, A = chosen_KA.shape

@@ -31,11 +31,14 @@ GGUF_ARCHITECTURE = {
     "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3",
     "glm": "glm4",
+    "glm4_moe": "glm4moe",
+    "ernie4_5_moe": "ernie4_5-moe",
 }
 """Where it is not the model type."""
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3")
 """Those of which llama.cpp's converter reorders Q and K."""
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe")
+DEEPSEEK_MIXTURES = ("glm4_moe", "dots1")
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", *DEEPSEEK_MIXTURES)
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
 
 
@@ -191,7 +194,7 @@ def quantized(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray
     """Rows of blocks. The gguf package makes none of K-quants: those are random, of about the values' size."""
     if kind.name.endswith("_K"):
         rng = np.random.default_rng(zlib.crc32(values.tobytes()))
-        return random_blocks(rng, kind.name, len(values), values.shape[1], float(values.std()))
+        return random_blocks(rng, kind.name, values.shape, float(values.std()))
     made: np.ndarray = gguf.quants.quantize(values, kind)
     return made
 
@@ -235,13 +238,23 @@ def _converted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
-    of_local = config.model_type in ("mixtral", "granitemoe")
+    of_local = config.model_type in ("mixtral", "granitemoe", *DEEPSEEK_MIXTURES)
     writer.add_expert_count(config.num_local_experts if of_local else config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
-    if not of_local:
+    if config.model_type not in ("mixtral", "granitemoe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type == "qwen2_moe":
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if config.model_type == "ernie4_5_moe":
+        writer.add_expert_shared_count(config.moe_num_shared_experts)
+        writer.add_leading_dense_block_count(config.moe_layer_start_index)
+        writer.add_interleave_moe_layer_step(config.moe_layer_interval)
+    if config.model_type in DEEPSEEK_MIXTURES:
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
 
 
 def _permuted(rows: np.ndarray, heads: int) -> np.ndarray:

@@ -61,13 +61,14 @@ class Counted(ModelTensors):
 
 def test_every_architecture_is_there_once() -> None:
     model_types = [name for family in families() for name in family.model_types]
-    gemmas, moes = ["gemma", "gemma2", "gemma3"], ["mixtral", "qwen2_moe", "qwen3_moe"]
+    gemmas, moes = ["gemma", "gemma2", "gemma3"], ["mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"]
     others = ["gemma3_text", "llama", "mimo", "mistral", "qwen2", "qwen3", "whisper"]
-    nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "phi3", "seed_oss", "smollm3"]
+    nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "dots1", "phi3", "seed_oss", "smollm3"]
     assert sorted(model_types) == sorted([*gemmas, *moes, *others, *nearly_llamas, "glm", "granitemoehybrid"])
     # Mixtral is a llama there
+    gguf_moes = ["qwen2moe", "qwen3moe", "ernie4_5-moe", "glm4moe"]
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
-    assert ggufs == sorted([*gemmas, *nearly_llamas, "llama", "mistral", "qwen2", "qwen2moe", "qwen3", "qwen3moe"])
+    assert ggufs == sorted([*gemmas, *nearly_llamas, "llama", "mistral", "qwen2", "qwen3", *gguf_moes])
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.model_types[0])
@@ -108,6 +109,8 @@ def test_gguf_names_are_llama_cpps(name: str) -> None:
     names = {key: value for key, value in names.items() if not mlp_among_experts(config, key)}
     # its converter merges the experts of a layer, and only then looks the name up
     merged = {key: re.sub(r"experts\.\d+\.", "experts.", key) for key in names}
+    # and it takes a correction for a bias
+    merged = {key: re.sub(r"_correction_bias$", "_correction.bias", value) for key, value in merged.items()}
     joined = [key for key in names if table.entry(key).row.gguf_packing is not None]
     merged |= {key: table.packed(key)[0].name for key in joined}
     assert names == {key: theirs.get_name(merged[key], try_suffixes=(".weight", ".bias")) for key in names}
@@ -222,6 +225,6 @@ def test_a_new_family_is_among_the_names_suggested(tmp_path: Path) -> None:
 
 
 def test_without_its_file_there_is_no_such_family() -> None:
-    known = "ernie4_5, gemma, .*llama, mimo, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3"
+    known = "dots1, ernie4_5, ernie4_5_moe, gemma, .*llama, mimo, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3"
     with pytest.raises(UserError, match=rf"unsupported architecture 'toylm', did you mean .*\(supported: {known}"):
         read_config({"model_type": "toylm"}, "config.json")

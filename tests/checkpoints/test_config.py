@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import families, read_config
 from spec_sdk.model.config import Experts, ModelConfig, Rope, RopeScaling
 from spec_sdk.model.config_fields import read_json_object
+from spec_sdk.ops.feed_forward import Routing
 from tests.support.tiny_checkpoints import ARCHITECTURES, LLAMA3_ROPE, SHAPE
 
 KNOWN = sorted(name for family in families() for name in family.model_types)
@@ -47,7 +49,7 @@ def test_agrees_with_transformers(name: str) -> None:
 
 DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"]
 DENSE += ["ernie4_5", "glm", "glm4", "granite", "phi3", "seed_oss", "smollm3"]
-MOE = ["granitemoe", "mixtral", "qwen2_moe", "qwen3_moe"]
+MOE = ["granitemoe", "mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"]
 
 
 def assert_layers_agree(ours: ModelConfig, theirs: Any) -> None:
@@ -81,12 +83,19 @@ def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> No
     partial = theirs.rope_parameters.get("partial_rotary_factor", 1.0)
     assert (ours.rotary_dims or ours.head_dim) == ours.head_dim * partial
     if model_type in MOE:
-        local = model_type in ("granitemoe", "mixtral")
+        local = model_type in ("granitemoe", "mixtral", "glm4_moe")
         count = theirs.num_local_experts if local else theirs.num_experts
-        width = theirs.intermediate_size if local else theirs.moe_intermediate_size
+        width = getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
         shared = getattr(theirs, "shared_expert_intermediate_size", None)
-        normalized = getattr(theirs, "norm_topk_prob", True)
-        assert ours.experts == Experts(count, theirs.num_experts_per_tok, width, normalized, shared, (0, 1))
+        routing = Routing(theirs.num_experts_per_tok, getattr(theirs, "norm_topk_prob", True))
+        if model_type == "glm4_moe":
+            routing = replace(routing, scored_by="sigmoid")
+        # the two with a correction begin with an MLP
+        corrected = {"ernie4_5_moe": 2 * width, "glm4_moe": width}
+        expected = Experts(count, routing, width, shared, (0, 1))
+        if model_type in corrected:
+            expected = Experts(count, routing, width, corrected[model_type], (1,), corrected=True, shared_gated=False)
+        assert ours.experts == expected
     else:
         assert ours.experts is None
 
@@ -128,6 +137,17 @@ def test_a_part_that_is_a_quotient_is_whole_pairs() -> None:
         ),
         ({"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"]}, "others than attention"),
         ({"model_type": "granitemoehybrid", "layer_types": ["attention"] * 2, "num_local_experts": 4}, "mixture of"),
+        ({"model_type": "glm4_moe", "n_group": 5}, "128 experts are not 5 groups (n_group) of at least two"),
+        ({"model_type": "glm4_moe", "n_group": 128}, "128 experts are not 128 groups (n_group) of at least two"),
+        ({"model_type": "glm4_moe", "topk_group": 2}, "topk_group is 2, and there are 1 groups"),
+        ({"model_type": "glm4_moe", "n_group": 32}, "num_experts_per_tok is 8, and a token may choose among 4 experts"),
+        (
+            {"model_type": "glm4_moe", "first_k_dense_replace": -1},
+            "first_k_dense_replace is -1, not a whole",
+        ),
+        ({"model_type": "dots1"}, "no n_routed_experts"),
+        ({"model_type": "ernie4_5_moe", "moe_k": 65}, "moe_k is 65, and there are 64 experts"),
+        ({"model_type": "ernie4_5_moe", "use_bias": True}, "biases (use_bias) are not supported in this family"),
     ],
 )
 def test_refused_of_families(changes: dict[str, Any], message: str) -> None:

@@ -19,7 +19,9 @@ from spec_sdk.tree import TokenTree
 from tests.checkpoints.gguf_files import write_gguf
 from tests.support.tiny_checkpoints import checkpoint_tensors
 
-NAMES = ["phi3", "phi4", "glm4", "ernie4_5", "smollm3", "seed_oss", "granite", "granitemoe"]
+CORRECTED = ["ernie4_5_moe", "glm4_moe", "dots1"]
+"""Whose experts are chosen with a correction."""
+NAMES = ["phi3", "phi4", "glm4", "ernie4_5", "smollm3", "seed_oss", "granite", "granitemoe", *CORRECTED]
 TOKENS = list(range(3, 63))
 LONG_PHI: dict[str, Any] = {
     "rope_parameters": {
@@ -30,11 +32,20 @@ LONG_PHI: dict[str, Any] = {
         "long_factor": [1.0, 2.5, 7.0, 9.0],
     }
 }
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "phi4": LONG_PHI,
+    "smollm3": {"use_sliding_window": False},
+    "ernie4_5_moe": {"moe_intermediate_size": 32},
+    "glm4_moe": {"moe_intermediate_size": 32, "n_group": 1, "topk_group": 1},
+    "dots1": {"moe_intermediate_size": 32, "max_window_layers": 5},
+}
 
 
 def written(path: Path, name: str, kind: str = "F32") -> Any:
-    """A model of five layers, so that one of a SmolLM3 is not rotated; it sees all of a text there."""
-    overrides = {"phi4": LONG_PHI, "smollm3": {"use_sliding_window": False}}.get(name, {})
+    """A model of five layers, so that one of a SmolLM3 is not rotated; it sees all of a text there, as a dots.llm1
+    does. There is one group of experts: the converter names no more.
+    """
+    overrides = OVERRIDES.get(name, {})
     return write_gguf(path, name, kind, num_hidden_layers=5, **overrides)
 
 

@@ -21,16 +21,16 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.feed_forward import GatedMLP, MixtureOfExperts
+from spec_sdk.ops.feed_forward import GatedMLP, MixtureOfExperts, Routing
 from spec_sdk.ops.host_reads import total
 from spec_sdk.ops.linear import Projection
 from spec_sdk.tree import TokenTree
 from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
 from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 
-M, I, E = 16, 12, 7  # noqa: E741
+M, I, E = 16, 12, 8  # noqa: E741
 CPU = torch.device("cpu")
-MIXTURES = ["mixtral", "qwen2_moe", "qwen3_moe"]
+MIXTURES = ["mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Noting(GatedMLP):
         return super().__call__(x)
 
 
-def mixture(seed: int, per_token: int, normalized: bool, shared: bool) -> MixtureOfExperts:
+def mixture(seed: int, routing: Routing, shared: bool = False, corrected: bool = False) -> MixtureOfExperts:
+    """``shared``: with a gate, unless scores are corrected."""
     rng = torch.Generator().manual_seed(seed)
 
     def expert(width: int) -> Noting:
@@ -52,34 +53,63 @@ def mixture(seed: int, per_token: int, normalized: bool, shared: bool) -> Mixtur
         return Noting(Projection(up), Projection(down))
 
     experts = [expert(I) for _ in range(E)]
-    besides = (expert(2 * I), torch.randn(1, M, generator=rng)) if shared else (None, None)
-    return MixtureOfExperts(torch.randn(E, M, generator=rng), experts, per_token, normalized, *besides)
+    router_EM, besides = torch.randn(E, M, generator=rng), expert(2 * I) if shared else None
+    if corrected:
+        return MixtureOfExperts(router_EM, experts, routing, besides, bias_E=torch.randn(E, generator=rng) * 0.3)
+    gate_1M = torch.randn(1, M, generator=rng) if shared else None
+    return MixtureOfExperts(router_EM, experts, routing, besides, gate_1M)
 
 
 def by_definition(moe: MixtureOfExperts, x_M: torch.Tensor) -> torch.Tensor:
     """One row, expert by expert."""
-    probability_E = torch.softmax(moe.router_EM @ x_M, -1)
-    chosen = sorted(range(E), key=lambda expert: -float(probability_E[expert]))[: moe.per_token]
-    scale = sum(float(probability_E[expert]) for expert in chosen) if moe.normalized else 1.0
-    y_M = sum((float(probability_E[e]) / scale * moe.experts[e](x_M[None])[0] for e in chosen), torch.zeros(M))
-    if moe.shared is not None and moe.shared_gate_1M is not None:
-        y_M = y_M + torch.sigmoid(moe.shared_gate_1M @ x_M) * moe.shared(x_M[None])[0]
+    how, logit_E = moe.routing, moe.router_EM @ x_M
+    score_E = torch.sigmoid(logit_E) if how.scored_by == "sigmoid" else torch.softmax(logit_E, -1)
+    choice = (score_E if moe.bias_E is None else score_E + moe.bias_E).tolist()
+    size = E // how.groups
+    groups = [range(i * size, (i + 1) * size) for i in range(how.groups)]
+    groups.sort(key=lambda group: -sum(sorted((choice[e] for e in group), reverse=True)[:2]))
+    allowed = [e for group in groups[: how.groups_of_token] for e in group]
+    chosen = sorted(allowed, key=lambda expert: -choice[expert])[: how.per_token]
+    whole = sum(float(score_E[expert]) for expert in chosen) if how.normalized else 1.0
+    weights = {e: float(score_E[e]) / whole * how.scale for e in chosen}
+    y_M = sum((weight * moe.experts[e](x_M[None])[0] for e, weight in weights.items()), torch.zeros(M))
+    if moe.shared is not None:
+        gate = 1.0 if moe.shared_gate_1M is None else torch.sigmoid(moe.shared_gate_1M @ x_M)
+        y_M = y_M + gate * moe.shared(x_M[None])[0]
     return y_M
 
 
-@given(st.integers(0, 2**30), st.integers(1, 3), st.integers(1, 9), st.integers(1, E), st.booleans(), st.booleans())
-@settings(max_examples=40, deadline=None)
+def routings() -> st.SearchStrategy[Routing]:
+    """All that E experts allow."""
+
+    def of(groups: int, groups_of_token: int) -> st.SearchStrategy[Routing]:
+        most = E // groups * groups_of_token
+        return st.builds(
+            Routing,
+            st.integers(1, most),
+            st.booleans(),
+            st.sampled_from(["softmax", "sigmoid"]),
+            st.sampled_from([1.0, 2.5]),
+            st.just(groups),
+            st.just(groups_of_token),
+        )
+
+    return st.sampled_from([(1, 1), (2, 1), (4, 2), (4, 3)]).flatmap(lambda of_groups: of(*of_groups))
+
+
+@given(st.integers(0, 2**30), st.integers(1, 3), st.integers(1, 9), routings(), st.booleans(), st.booleans())
+@settings(max_examples=60, deadline=None)
 def test_every_row_has_its_own_experts(
-    seed: int, batch: int, rows: int, per_token: int, normalized: bool, shared: bool
+    seed: int, batch: int, rows: int, routing: Routing, shared: bool, corrected: bool
 ) -> None:
-    moe = mixture(seed, per_token, normalized, shared)
+    moe = mixture(seed, routing, shared, corrected)
     x_BNM = torch.randn(batch, rows, M, generator=torch.Generator().manual_seed(seed))
     expected = torch.stack([by_definition(moe, x_M) for x_M in x_BNM.flatten(0, 1)]).view(x_BNM.shape)
     assert torch.allclose(moe(x_BNM), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_only_experts_that_a_row_chose_are_computed_and_each_once() -> None:
-    moe = mixture(0, per_token=2, normalized=True, shared=True)
+    moe = mixture(0, Routing(2, True), shared=True)
     x_BNM = torch.randn(2, 1, M, generator=torch.Generator().manual_seed(1))
     chosen_KA, weight_KA = moe.route(x_BNM.flatten(0, 1))
     assert torch.allclose(weight_KA.sum(-1), torch.ones(2))
@@ -95,7 +125,7 @@ def test_only_experts_that_a_row_chose_are_computed_and_each_once() -> None:
 
 def test_there_is_no_capacity() -> None:
     """All rows go to one expert, and none is dropped."""
-    moe = mixture(0, per_token=1, normalized=True, shared=False)
+    moe = mixture(0, Routing(1, True))
     moe.router_EM.zero_()
     moe.router_EM[3] = 1.0
     x_KM = torch.rand(200, M, generator=torch.Generator().manual_seed(2))
@@ -103,7 +133,7 @@ def test_there_is_no_capacity() -> None:
 
 
 def test_rows_of_padding_change_nothing() -> None:
-    moe = mixture(3, per_token=3, normalized=False, shared=True)
+    moe = mixture(3, Routing(3, False), shared=True)
     x_1NM = torch.randn(1, 5, M, generator=torch.Generator().manual_seed(3))
     for padding in (0.0, 1e30, float("inf"), float("nan")):
         padded_BNM = torch.full((2, 8, M), padding)
@@ -113,7 +143,7 @@ def test_rows_of_padding_change_nothing() -> None:
 
 def test_the_choice_is_made_in_float32() -> None:
     """Logits that differ by less than bfloat16 can tell."""
-    moe = mixture(4, per_token=1, normalized=True, shared=False)
+    moe = mixture(4, Routing(1, True))
     x_KM = torch.ones(1, M, dtype=torch.bfloat16)
     for best in range(E):
         moe.router_EM.fill_(8.0)
@@ -172,7 +202,7 @@ def test_experts_that_transformers_left_in_one_tensor(name: str, tmp_path: Path)
     write_checkpoint(tmp_path / "packed", name)
     model.save_pretrained(tmp_path / "packed", save_original_format=False)
     stored = load_file(tmp_path / "packed" / "model.safetensors").keys()
-    assert "model.layers.0.mlp.experts.gate_up_proj" in stored and not any(".experts.0." in key for key in stored)
+    assert "model.layers.3.mlp.experts.gate_up_proj" in stored and not any(".experts.0." in key for key in stored)
     original, packed = (open_checkpoint(str(tmp_path / directory)) for directory in ("original", "packed"))
     assert packed.names() == original.names() and not packed.unread, "what others are within is read"
     assert all(torch.equal(packed.tensor(key), original.tensor(key)) for key in original.names())

@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 TOKENS = torch.randint(3, VOCABULARY, (64,), generator=torch.Generator().manual_seed(5)).tolist()
 KNOWN = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4}
 """Heads of 16, which the kernels take."""
-MIXTURES = ["mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "sparse_steps"]
+MIXTURES = ["mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "glm4_moe", "dots1", "sparse_steps"]
 """The last one has MLPs of another size in some layers."""
 DTYPES = [torch.float32, torch.bfloat16]
 

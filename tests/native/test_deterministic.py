@@ -37,7 +37,17 @@ KNOWN = {
     "max_position_embeddings": 1024,
 }
 """Heads of 16, which the kernels take, and whole groups of 32 for weights in few bits."""
-FAMILIES = ("smollm", "biased_llama", "qwen3", "mistral_sliding", "gemma2", "granite", "qwen2_moe", "sparse_steps")
+FAMILIES = (
+    "smollm",
+    "biased_llama",
+    "qwen3",
+    "mistral_sliding",
+    "gemma2",
+    "granite",
+    "qwen2_moe",
+    "glm4_moe",
+    "sparse_steps",
+)
 DTYPES = [torch.float32, torch.bfloat16]
 WEIGHTS = ["dense", "int8", "int4", "int8, rows in 8 bits"]
 

@@ -40,6 +40,17 @@ LONG_ROPE = {
 }
 EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 QWEN2_MOE = {**EXPERTS, "shared_expert_intermediate_size": 40, "mlp_only_layers": [1]}
+DEEPSEEK_EXPERTS: dict[str, Any] = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+}
 LONG_PHI = {
     "rope_type": "longrope",
     "short_factor": [1.0, 1.1, 1.25],
@@ -87,6 +98,29 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "seed_oss": ("seed_oss", {"head_dim": 16, "attention_out_bias": True}),
     "granite": ("granite", {**MULTIPLIERS, "mlp_bias": True}),
     "granitemoe": ("granitemoe", {**MULTIPLIERS, "num_local_experts": 5, "num_experts_per_tok": 2}),
+    "ernie4_5_moe": (
+        "ernie4_5_moe",
+        {
+            "moe_num_experts": 6,
+            "moe_k": 3,
+            "moe_intermediate_size": 24,
+            "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+            "moe_layer_interval": 2,
+        },
+    ),
+    "glm4_moe": ("glm4_moe", {**DEEPSEEK_EXPERTS, "head_dim": 16, "attention_bias": True, "use_qk_norm": True}),
+    "dots1": (
+        "dots1",
+        {
+            **DEEPSEEK_EXPERTS,
+            "n_group": 1,
+            "topk_group": 1,
+            "sliding_window": 24,
+            "max_window_layers": 3,
+            "head_dim": 8,
+        },
+    ),
     "granite4": (
         "granitemoehybrid",
         {
@@ -139,6 +173,9 @@ def random_model(name: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
                 parameter.add_(0.2 * torch.randn_like(parameter))
             else:
                 parameter.mul_(4.0)
+        for name, tensor in model.state_dict().items():
+            if name.endswith("correction_bias"):
+                tensor.copy_(0.2 * torch.randn_like(tensor))
     return model
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.ops.feed_forward import Activation, FeedForward, GatedMLP
+from spec_sdk.ops.feed_forward import Activation, FeedForward, GatedMLP, MixtureOfExperts
 from spec_sdk.ops.linear import Projection
 from spec_sdk_backends.native.panels import OUTPUTS
 from spec_sdk_backends.native.products import NativeProjection
@@ -42,10 +42,9 @@ def unknown_feed_forward(part: FeedForward, dtype: torch.dtype) -> str | None:
             return f"an MLP of {mlp.down.inputs} dims, which are not whole panels of {OUTPUTS}"
     if isinstance(part, GatedMLP):
         return None
-    if part.router_EM.dtype != torch.float32 or (
-        part.shared_gate_1M is not None and part.shared_gate_1M.dtype != dtype
-    ):
-        return "a router in another dtype"
+    for tensor, known in zip(_small(part), (torch.float32, torch.float32, dtype), strict=True):
+        if tensor is not None and tensor.dtype != known:
+            return "a router in another dtype"
     return None
 
 
@@ -67,7 +66,8 @@ def feed_forward_sizes(part: FeedForward) -> tuple[int, int, int]:
         return part.down.inputs, 0, 0
     widths = sorted((mlp.down.inputs for mlp in part.experts), reverse=True)
     shared = 0 if part.shared is None else part.shared.down.inputs
-    return sum(widths[: part.per_token]) + shared, len(part.experts), part.per_token
+    per_token = part.routing.per_token
+    return sum(widths[:per_token]) + shared, len(part.experts), per_token
 
 
 def feed_forward_of(part: FeedForward) -> tuple[Matrix, Matrix, Any]:
@@ -77,20 +77,27 @@ def feed_forward_of(part: FeedForward) -> tuple[Matrix, Matrix, Any]:
     """
     if isinstance(part, GatedMLP):
         return matrix_of(part.gate_up), matrix_of(part.down), None
-    router_EM, shared, shared_gate_1M = in_a_row(part.router_EM), part.shared, part.shared_gate_1M
-    matrices = Matrix * len(part.experts)
+    how, matrices = part.routing, Matrix * len(part.experts)
+    small = [None if tensor is None else in_a_row(tensor) for tensor in _small(part)]
+    shared = [] if part.shared is None else map(matrix_of, part.shared.projections)
     made = Experts(
         len(part.experts),
-        part.per_token,
-        part.normalized,
-        router_EM.data_ptr(),
+        how.per_token,
+        how.scored_by == "sigmoid",
+        how.normalized,
+        how.scale,
+        how.groups,
+        how.groups_of_token,
+        *(None if tensor is None else tensor.data_ptr() for tensor in small),
         matrices(*(matrix_of(expert.gate_up) for expert in part.experts)),
         matrices(*(matrix_of(expert.down) for expert in part.experts)),
+        *shared,
     )
-    made.tensors = [router_EM]
-    if shared is not None and shared_gate_1M is not None:
-        made.shared_gate_up, made.shared_down = matrix_of(shared.gate_up), matrix_of(shared.down)
-        made.tensors.append(in_a_row(shared_gate_1M))
-        made.shared_gate = made.tensors[-1].data_ptr()
+    made.tensors = small
     # what is a pointer keeps what it points to
     return Matrix(), Matrix(), ctypes.pointer(made)
+
+
+def _small(part: MixtureOfExperts) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """What a mixture has beside matrices, in the order in which the kernels are given it."""
+    return part.router_EM, part.bias_E, part.shared_gate_1M

@@ -195,11 +195,12 @@ class Gain(ctypes.Structure):
 
 class Experts(ctypes.Structure):
     _fields_ = [
-        *((name, _WHOLE) for name in ("count", "per_row", "normalised")),
-        ("router", _POINTER),
+        *((name, _WHOLE) for name in ("count", "per_row", "by_sigmoid", "normalised")),
+        ("scale", ctypes.c_double),
+        *((name, _WHOLE) for name in ("groups", "groups_of_row")),
+        *((name, _POINTER) for name in ("router", "bias", "shared_gate")),
         *((name, ctypes.POINTER(Matrix)) for name in ("gate_up", "down")),
         *((name, Matrix) for name in ("shared_gate_up", "shared_down")),
-        ("shared_gate", _POINTER),
     ]
 
 

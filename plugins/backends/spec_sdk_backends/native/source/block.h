@@ -16,11 +16,18 @@ extern "C" struct Gain {
 // A mixture in the place of an MLP: for every row a router chooses ``per_row`` of ``count`` gated MLPs.
 extern "C" struct Experts {
     int64_t count, per_row;
-    int64_t normalised;      // whether the weights of a row's experts sum to 1
-    const float* router;     // [count, M]
-    const Matrix *gate_up, *down;  // of each
-    Matrix shared_gate_up, shared_down;  // of the expert that every row has besides
-    const void* shared_gate;  // [M]: the logit of its weight; null: there is no such expert
+    int64_t by_sigmoid;   // whether a score is the sigmoid of a logit; or a probability among all
+    int64_t normalised;   // whether weights are scores by the sum of the row's; or scores
+    double scale;         // of weights
+    int64_t groups;       // of neighbours, of as many experts,
+    int64_t groups_of_row;  // in which a row's are: those with the most in their two best
+    const float* router;  // [count, M]
+    const float* bias;    // [count]: added to scores for the choice; or null
+    const void* shared_gate;  // [M]: the logit of the shared expert's weight, or null: it has none
+    const Matrix *gate_up, *down;        // of each
+    Matrix shared_gate_up, shared_down;  // of the expert that every row has besides, or nothing
+
+    bool has_shared() const { return shared_down.outputs; }
 };
 
 extern "C" struct Block {

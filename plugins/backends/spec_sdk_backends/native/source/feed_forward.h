@@ -66,45 +66,94 @@ template <class T, class W> float product_of(const T* x, const W* w, int64_t siz
     return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-// The experts of a row, the heaviest first, and their weights: probabilities among all, or among these. A score that is
-// not a number is the largest, and makes all weights such.
-inline void choose(const Experts& experts, const float* score, std::vector<int32_t>& order, int32_t* chosen,
-                   float* weight) {
-    auto rank = [&](int32_t e) { return score[e] == score[e] ? score[e] : INFINITY; };
-    order.resize(experts.count);
-    std::iota(order.begin(), order.end(), 0);
-    std::partial_sort(order.begin(), order.begin() + experts.per_row, order.end(), [&](int32_t a, int32_t b) {
+// Those of ``order`` with the most of ``value`` come first, ``most`` of them; of equal ones those with lower numbers. What
+// is not a number is the most.
+inline void best_first(std::vector<int32_t>& order, const float* value, int64_t most) {
+    auto rank = [&](int32_t i) { return value[i] == value[i] ? value[i] : INFINITY; };
+    std::partial_sort(order.begin(), order.begin() + most, order.end(), [&](int32_t a, int32_t b) {
         return rank(a) != rank(b) ? rank(a) > rank(b) : a < b;
     });
-    float largest = score[order[0]], sum = 0.0f;
-    for (int64_t e = 0; e < experts.count; e++) sum += exponential(score[e] - largest);
-    float chosen_sum = 0.0f;
-    for (int64_t a = 0; a < experts.per_row; a++) {
-        chosen[a] = order[a];
-        weight[a] = exponential(score[order[a]] - largest) / sum;
-        chosen_sum += weight[a];
-    }
-    for (int64_t a = 0; a < experts.per_row && experts.normalised; a++) weight[a] /= chosen_sum;
 }
+
+// The experts of a row by their logits, the best first, and their weights.
+class Choice {
+  public:
+    void make(const Experts& experts, const float* logit, int32_t* chosen, float* weight) {
+        int64_t E = experts.count, A = experts.per_row;
+        score(experts, logit);
+        _order.resize(E);
+        std::iota(_order.begin(), _order.end(), 0);
+        const float* value = experts.bias ? _biased.data() : _score.data();
+        if (experts.groups > experts.groups_of_row) keep_best_groups(experts, value);
+        best_first(_order, value, A);
+        float sum = 0.0f;
+        for (int64_t a = 0; a < A; a++) {
+            chosen[a] = _order[a];
+            sum += weight[a] = _score[_order[a]];
+        }
+        sum = sum < LEAST_SUM ? LEAST_SUM : sum;
+        for (int64_t a = 0; a < A; a++) {
+            if (experts.normalised) weight[a] /= sum;
+            weight[a] *= float(experts.scale);
+        }
+    }
+
+  private:
+    static constexpr float LEAST_SUM = 1e-20f;
+
+    void score(const Experts& experts, const float* logit) {
+        int64_t E = experts.count;
+        _score.resize(E), _biased.resize(E);
+        if (experts.by_sigmoid) {
+            for (int64_t e = 0; e < E; e++) _score[e] = sigmoid(logit[e]);
+        } else {
+            float largest = *std::max_element(logit, logit + E), sum = 0.0f;
+            for (int64_t e = 0; e < E; e++) sum += _score[e] = exponential(logit[e] - largest);
+            for (int64_t e = 0; e < E; e++) _score[e] /= sum;
+        }
+        for (int64_t e = 0; experts.bias && e < E; e++) _biased[e] = _score[e] + experts.bias[e];
+    }
+
+    // only the experts of the best groups stay in the order
+    void keep_best_groups(const Experts& experts, const float* value) {
+        int64_t size = experts.count / experts.groups;
+        _group.resize(experts.groups), _of_group.resize(experts.groups);
+        std::iota(_group.begin(), _group.end(), 0);
+        for (int64_t g = 0; g < experts.groups; g++) {
+            auto first = _order.begin() + g * size;
+            std::vector<int32_t> own(first, first + size);
+            best_first(own, value, std::min<int64_t>(2, size));
+            _of_group[g] = value[own[0]] + (size > 1 ? value[own[1]] : 0.0f);
+        }
+        best_first(_group, _of_group.data(), experts.groups_of_row);
+        _order.clear();
+        for (int64_t i = 0; i < experts.groups_of_row; i++)
+            for (int64_t e = 0; e < size; e++) _order.push_back(_group[i] * size + e);
+    }
+
+    std::vector<float> _score, _biased, _of_group;
+    std::vector<int32_t> _order, _group;
+};
 
 // From all scores, by each thread for itself. Padding has no experts.
 template <class T> void route(const Experts& experts, const Work<T>& work, Own<T>& own) {
-    thread_local std::vector<int32_t> order, chosen;
+    thread_local std::vector<int32_t> chosen, next;
+    thread_local Choice choice;
     Routing& to = own.routing;
     int64_t A = experts.per_row, E = experts.count;
     chosen.resize(work.rows * A), to.weight.resize(work.rows * A), to.pair.assign(work.rows * A, -1);
     to.first.assign(E + 1, 0), to.row.resize(work.rows * A), to.shared.assign(work.rows, 0.0f);
     for (int64_t r = 0; r < work.rows; r++) {
         if (work.is_padding(r)) continue;
-        choose(experts, work.scores + r * E, order, &chosen[r * A], &to.weight[r * A]);
+        choice.make(experts, work.scores + r * E, &chosen[r * A], &to.weight[r * A]);
         for (int64_t a = 0; a < A; a++) to.first[chosen[r * A + a] + 1]++;
+        to.shared[r] = 1.0f;
         if (!experts.shared_gate) continue;
         const T* x = own.normal.data() + r * work.shape.model;
         float logit = to_float(rounded<T>(product_of(x, (const T*)experts.shared_gate, work.shape.model)));
-        to.shared[r] = to_float(rounded<T>(1.0f / (1.0f + exponential(-logit))));
+        to.shared[r] = to_float(rounded<T>(sigmoid(logit)));
     }
     std::partial_sum(to.first.begin(), to.first.end(), to.first.begin());
-    std::vector<int32_t>& next = order;
     next.assign(to.first.begin(), to.first.end());
     for (int64_t r = 0; r < work.rows; r++)
         for (int64_t a = 0; a < A && !work.is_padding(r); a++) {
@@ -145,7 +194,7 @@ template <class T> void add_experts(const Block& block, const Work<T>& work, Own
         activate(experts.gate_up[e], gathered(&routing.row[pair], count, experts.gate_up[e], own, M), work, own, active);
         active += count * size;
     });
-    if (experts.shared_gate)
+    if (experts.has_shared())
         activate(experts.shared_gate_up, own.rows(own.normal.data(), M, work.rows, experts.shared_gate_up), work, own,
                  active);
     work.team->meet();
@@ -163,7 +212,7 @@ template <class T> void add_experts(const Block& block, const Work<T>& work, Own
         active += count * size;
     });
     T* shared = work.products + int64_t(routing.row.size()) * M;
-    if (experts.shared_gate) multiply_to(experts.shared_down, work.rows, active, shared);
+    if (experts.has_shared()) multiply_to(experts.shared_down, work.rows, active, shared);
 
     // this thread made these outputs of all products
     Giving<T> give(block.mlp_output_norm, work);
@@ -179,7 +228,7 @@ template <class T> void add_experts(const Block& block, const Work<T>& work, Own
                 float weight = routing.weight[r * A + a];
                 for (int64_t c = 0; c < width; c++) y[c] += weight * to_float(product[c]);
             }
-            for (int64_t c = 0; c < width && experts.shared_gate; c++) {
+            for (int64_t c = 0; c < width && experts.has_shared(); c++) {
                 float besides = to_float(rounded<T>(routing.shared[r] * to_float(shared[r * M + first + c])));
                 y[c] = to_float(rounded<T>(y[c])) + besides;
             }

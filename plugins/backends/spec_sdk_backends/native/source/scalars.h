@@ -76,6 +76,8 @@ inline float exponential(float x) {
 // c tanh(x / c), as 1 - 2 / (e^2x/c + 1)
 inline float capped(float x, float c) { return c * (1 - 2 / (exponential(2 * x / c) + 1)); }
 
+inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+
 inline float silu(float x) { return x / (1.0f + exponential(-x)); }
 
 // x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), as x / (1 + e^-2u)

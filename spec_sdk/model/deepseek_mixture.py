@@ -1,0 +1,87 @@
+"""Mixtures of experts of DeepSeek-V3's kind: scores by sigmoid, chosen with a correction, a shared expert that is not
+gated, MLPs in the first layers. arXiv:2412.19437, §2.1.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.config import Experts
+from spec_sdk.model.config_fields import Fields
+from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.mixture import correction, experts, gguf_experts, shared_expert
+from spec_sdk.model.weight_table import Weight
+from spec_sdk.ops.feed_forward import Routing
+
+COUNTED_AS = "n_routed_experts"
+"""What config.json calls their number."""
+
+
+def deepseek_experts() -> tuple[Weight, ...]:
+    """Router with its correction, experts and the shared one."""
+    return (
+        *experts("mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        correction("model.layers.{layer}.mlp.gate.e_score_correction_bias"),
+        *shared_expert("shared_experts"),
+    )
+
+
+def read_deepseek_experts(
+    fields: Fields, *, count: int, per_token: int, width: int, shared: int, first: int, normalized: bool
+) -> Experts | None:
+    """The mixture of a model whose config.json may leave out what is given here; None where no layer has one.
+
+    ``width``: of an expert; ``shared``: how many of that width the shared one is worth; ``first``: layers that have
+    MLPs. Raises UserError for impossible values.
+    """
+    where = fields.where
+    count, per_token = fields.size(COUNTED_AS, count), fields.size("num_experts_per_tok", per_token)
+    width, shared = fields.size("moe_intermediate_size", width), fields.count("n_shared_experts", shared)
+    groups, groups_of_token = fields.size("n_group", 1), fields.size("topk_group", 1)
+    if count % groups or (groups > 1 and count // groups < 2):
+        raise UserError(f"{where}: {count} experts are not {groups} groups (n_group) of at least two")
+    if groups_of_token > groups:
+        raise UserError(f"{where}: topk_group is {groups_of_token}, and there are {groups} groups")
+    most = count // groups * groups_of_token
+    if per_token > most:
+        raise UserError(f"{where}: num_experts_per_tok is {per_token}, and a token may choose among {most} experts")
+    layers = tuple(range(fields.count("first_k_dense_replace", first), fields.size("num_hidden_layers")))
+    if not layers:
+        return None
+    return Experts(
+        count,
+        Routing(
+            per_token,
+            fields.flag("norm_topk_prob", normalized),
+            "sigmoid",
+            fields.positive("routed_scaling_factor", 1.0),
+            groups,
+            groups_of_token,
+        ),
+        width,
+        shared * width or None,
+        layers,
+        corrected=True,
+        shared_gated=False,
+    )
+
+
+def gguf_deepseek_experts(gguf: GGUFFile, architecture: str) -> dict[str, Any]:
+    """What config.json would say of a GGUF file's experts. Raises UserError for a file without, or routed otherwise."""
+    meta = Fields(gguf.metadata, gguf.where)
+    first = meta.count(f"{architecture}.leading_dense_block_count", 0)
+    mixture = gguf_experts(gguf, architecture, scored_by="sigmoid", scaled=True, layer=first)
+    if not mixture:
+        raise UserError(f"{gguf.where}: has no {architecture}.expert_count")
+    if meta.number(f"{architecture}.expert_group_count", 1) > 1:
+        raise UserError(f"{gguf.where}: {architecture}.expert_group_count is not supported in this family")
+    return {
+        COUNTED_AS: mixture["num_experts"],
+        "num_experts_per_tok": mixture["num_experts_per_tok"],
+        "moe_intermediate_size": mixture["moe_intermediate_size"],
+        "n_shared_experts": meta.count(f"{architecture}.expert_shared_count", 0),
+        "first_k_dense_replace": first,
+        "routed_scaling_factor": meta.number(f"{architecture}.expert_weights_scale", 1.0) or 1.0,
+        "norm_topk_prob": meta.flag(f"{architecture}.expert_weights_norm", False),
+    }
