@@ -247,6 +247,7 @@ def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if config.model_type == "ernie4_5_moe":
         writer.add_expert_shared_count(config.moe_num_shared_experts)
+        writer.add_expert_shared_feed_forward_length(config.moe_num_shared_experts * config.moe_intermediate_size)
         writer.add_leading_dense_block_count(config.moe_layer_start_index)
         writer.add_interleave_moe_layer_step(config.moe_layer_interval)
     if config.model_type in DEEPSEEK_MIXTURES:

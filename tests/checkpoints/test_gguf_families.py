@@ -35,7 +35,7 @@ LONG_PHI: dict[str, Any] = {
 OVERRIDES: dict[str, dict[str, Any]] = {
     "phi4": LONG_PHI,
     "smollm3": {"use_sliding_window": False},
-    "ernie4_5_moe": {"moe_intermediate_size": 32},
+    "ernie4_5_moe": {"moe_intermediate_size": 32, "moe_layer_interval": 1},
     "glm4_moe": {"moe_intermediate_size": 32, "n_group": 1, "topk_group": 1},
     "dots1": {"moe_intermediate_size": 32, "max_window_layers": 5},
 }
@@ -155,3 +155,17 @@ def test_a_granite_that_names_no_scale_of_scores_has_the_usual_one(tmp_path: Pat
     write_gguf(tmp_path / "m.gguf", "granite", customize=forget)
     scale = open_checkpoint(str(tmp_path / "m.gguf")).config.attention_scale
     assert scale == pytest.approx(16**-0.5)
+
+
+def test_a_glm_with_a_prediction_module(tmp_path: Path) -> None:
+    """llama.cpp's converter counts it among the blocks."""
+
+    def say(writer: gguf.GGUFWriter) -> None:
+        del writer.kv_data[0]["glm4moe.block_count"]
+        writer.add_block_count(3)
+        writer.add_nextn_predict_layers(1)
+
+    reference = write_gguf(tmp_path / "m.gguf", "glm4_moe", customize=say, **OVERRIDES["glm4_moe"])
+    with torch.inference_mode():
+        expected_NV = reference(torch.tensor([TOKENS])).logits[0]
+    assert (logits_of(tmp_path / "m.gguf") - expected_NV).abs().max() < 1e-4

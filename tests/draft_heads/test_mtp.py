@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from spec_sdk import Engine, InMemoryModel
 from spec_sdk.contracts import Budget
@@ -36,7 +36,7 @@ from tests.support import tiny_checkpoints
 from tests.support.tiny_checkpoints import write_checkpoint
 from tests.support.tiny_heads import random_ends, write_head
 from tests.support.tiny_models import TinyModels
-from tests.support.tiny_mtp import SIZES, add_module, model_config, mtp_tensors, write_module
+from tests.support.tiny_mtp import NAMES, SIZES, add_module, model_config, mtp_tensors, write_module
 
 MODELS = TinyModels()
 TABLE = replace(SIZES, V=VOCABULARY, W=VOCABULARY, M=4, S=4, heads=2, kv_heads=1, head_dim=4, mlp=16)
@@ -136,6 +136,8 @@ def own_module(directory: Path, family: str) -> Path:
     if family == "deepseek":
         write_checkpoint(directory, "smollm", 3)
         return add_module(directory, "deepseek")
+    if family == "glm":
+        return glm_with_module(directory)
     write_checkpoint(directory, "qwen2", 3)
     add_module(directory, "mimo", bias=True)
     config = json.loads((directory / "config.json").read_text())
@@ -143,7 +145,21 @@ def own_module(directory: Path, family: str) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("family", "sampling"), [("deepseek", "sampling.temperature=0.8"), ("mimo", "")])
+def glm_with_module(directory: Path) -> Path:
+    """One more layer, with experts as the others have, and what joins it to the model."""
+    layers, module = 3, "model.layers.3"
+    write_checkpoint(directory, "glm4_moe", 3, num_hidden_layers=layers + 1)
+    path, said = directory / "model.safetensors", directory / "config.json"
+    joining = {name: of for name, of in mtp_tensors("deepseek", seed=3).items() if ".mlp." not in name}
+    stored = load_file(path)
+    renamed = {name.replace(NAMES["deepseek"]["layer"], module): tensor for name, tensor in joining.items()}
+    save_file(renamed | stored, path, metadata={"format": "pt"})
+    config = json.loads(said.read_text()) | {"num_hidden_layers": layers, "num_nextn_predict_layers": 1}
+    said.write_text(json.dumps(config))
+    return directory
+
+
+@pytest.mark.parametrize(("family", "sampling"), [("deepseek", "sampling.temperature=0.8"), ("mimo", ""), ("glm", "")])
 def test_the_targets_own_module(family: str, sampling: str, tmp_path: Path) -> None:
     target, said = own_module(tmp_path / "target", family), [sampling] if sampling else []
     pipeline = pipeline_of(target, "pipeline=mtp_chain", *said)

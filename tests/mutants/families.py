@@ -1,44 +1,14 @@
-"""Tokens at other experts, or at theirs with other weights; rotary frequencies that are not the checkpoint's."""
+"""Experts cut out wrongly; rotary frequencies that are not the checkpoint's."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-FEED_FORWARD = "spec_sdk/ops/feed_forward.py"
 ROPE = "spec_sdk/model/rope.py"
 GGUF = "spec_sdk/model/gguf_tensors.py"
-OF_EXPERTS = "tests/model/test_mixture.py::test_every_row_has_its_own_experts"
 OF_ROPE = "tests/model/test_rope.py"
 
 FAMILIES = (
-    Mutant(
-        "experts: what they return stays in their order",
-        FEED_FORWARD,
-        "y[order.argsort()].view(K, A, -1)",
-        "y.view(K, A, -1)",
-        (OF_EXPERTS,),
-    ),
-    Mutant(
-        "experts: the weights of a token's sum to 1 in every model",
-        FEED_FORWARD,
-        "if self.normalized:",
-        "if self.per_token:",
-        (OF_EXPERTS,),
-    ),
-    Mutant(
-        "experts: the shared one has no gate",
-        FEED_FORWARD,
-        "F.sigmoid(F.linear(x_KM, self.shared_gate_1M)) * self.shared(x_KM)",
-        "self.shared(x_KM)",
-        (OF_EXPERTS,),
-    ),
-    Mutant(
-        "experts: chosen in the dtype of the model",
-        FEED_FORWARD,
-        "F.linear(x_KM.float(), self.router_EM)",
-        "F.linear(x_KM, self.router_EM.to(x_KM.dtype)).float()",
-        ("tests/model/test_mixture.py::test_the_choice_is_made_in_float32",),
-    ),
     Mutant(
         "gguf: every expert is the first",
         GGUF,

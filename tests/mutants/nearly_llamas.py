@@ -114,13 +114,13 @@ NEARLY_LLAMAS = (
     Mutant(
         "native: what attention gives is added as it is",
         BLOCK,
-        "add_product(block.output, block.attention_output_norm, rows, work, own);",
-        "add_product(block.output, Gain{nullptr, 0}, rows, work, own);",
+        "Giving<T> give(block.attention_output_norm, work);",
+        "Gain none{}; Giving<T> give(none, work);",
         (NATIVE,),
     ),
     Mutant(
         "native: every MLP has SiLU",
-        BLOCK,
+        "plugins/backends/spec_sdk_backends/native/source/feed_forward.h",
         "if (work.shape.gelu)",
         "if (false)",
         (NATIVE,),

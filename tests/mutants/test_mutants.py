@@ -29,6 +29,7 @@ from tests.mutants.constraining import CONSTRAINING
 from tests.mutants.deterministic import DETERMINISTIC
 from tests.mutants.deterministic_cuda import DETERMINISTIC_CUDA
 from tests.mutants.draft_heads import DRAFT_HEADS
+from tests.mutants.experts import EXPERTS
 from tests.mutants.exporting import EXPORTING
 from tests.mutants.families import FAMILIES
 from tests.mutants.gpu_graphs import GPU_GRAPHS
@@ -84,6 +85,7 @@ LISTS = (
     TREES_AHEAD,
     DETERMINISTIC_CUDA,
     LAYER_KINDS,
+    EXPERTS,
     FAMILIES,
     NEARLY_LLAMAS,
     CHECKPOINTS,

@@ -19,7 +19,7 @@ extern "C" struct Experts {
     int64_t by_sigmoid;   // whether a score is the sigmoid of a logit; or a probability among all
     int64_t normalised;   // whether weights are scores by the sum of the row's; or scores
     double scale;         // of weights
-    int64_t groups;       // of neighbours, of as many experts,
+    int64_t groups;         // of neighbours, of as many experts, two at least where there are several groups
     int64_t groups_of_row;  // in which a row's are: those with the most in their two best
     const float* router;  // [count, M]
     const float* bias;    // [count]: added to scores for the choice; or null

@@ -122,8 +122,8 @@ class Choice {
         for (int64_t g = 0; g < experts.groups; g++) {
             auto first = _order.begin() + g * size;
             std::vector<int32_t> own(first, first + size);
-            best_first(own, value, std::min<int64_t>(2, size));
-            _of_group[g] = value[own[0]] + (size > 1 ? value[own[1]] : 0.0f);
+            best_first(own, value, 2);
+            _of_group[g] = value[own[0]] + value[own[1]];
         }
         best_first(_group, _of_group.data(), experts.groups_of_row);
         _order.clear();
