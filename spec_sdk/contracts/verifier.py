@@ -56,8 +56,12 @@ class Verifier(Plugin, ABC):
         """Raise UserError for sampling parameters that it cannot serve."""
 
     def guarantee_under(self, params: SamplingParams) -> Guarantee:
-        """What this verifier guarantees with these sampling parameters: a sampled rule may be exact when greedy."""
-        return "exact" if self.exact_when_greedy and params.temperature == 0 else self.guarantee
+        """What this verifier guarantees with these sampling parameters: a sampled rule may be exact when greedy, and
+        when sampling no token is the model's own, so that none is exact.
+        """
+        if params.temperature == 0:
+            return "exact" if self.exact_when_greedy else self.guarantee
+        return "distribution" if self.guarantee == "exact" else self.guarantee
 
     def verify(
         self, trees: Sequence[TokenTree], logits: Sequence[torch.Tensor], requests: Sequence[Request]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from types import MappingProxyType
 from typing import Any
 
 from spec_sdk.engine.turn import Active
@@ -19,7 +20,7 @@ class EventQueue:
         """Let the request's policy learn from an event, which is to be emitted."""
         told = {"event": event, "request": active.state.id, **fields}
         with CallOf("policy", active.policy.name):
-            active.policy.observe(told)
+            active.policy.observe(MappingProxyType(told))
         self._untold.append((active, told))
 
     def end(self, active: Active, reason: str) -> None:

@@ -12,6 +12,7 @@ from spec_sdk.ops.decisions import PendingDecision, ScoredTree, attempt, read_de
 from spec_sdk.ops.draft_logits import DraftLogits
 from spec_sdk.ops.draws import DrawnTree
 from spec_sdk.ops.in_pass import DecisionsInPass, LogitsToCome, Recipe, UnscoredTree
+from spec_sdk.ops.inversion import draw
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.residual import accepts, residual, without
 from spec_sdk.ops.rows import Decision, FromLogits, Left, Rows, Uniforms
@@ -61,6 +62,7 @@ __all__ = [
     "UnscoredTree",
     "accepts",
     "attempt",
+    "draw",
     "read_decisions",
     "read_tops",
     "relative_error",

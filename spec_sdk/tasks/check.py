@@ -58,25 +58,32 @@ class CheckPlugin(Task):
             passed, words = outcome(check)
             found.append({"check": check.promise, "passed": passed, "evidence": words})
             if not app.json:
-                said = f" ({words})" if passed and words else f": {words}" if words else ""
-                print(f"{'pass' if passed else 'FAIL'}  {check.promise}{said}", flush=True)
-        failed = sum(not each["passed"] for each in found)
+                said = f": {words}" if passed is False else f" ({words})" if words else ""
+                print(f"{_WORDS[passed]}  {check.promise}{said}", flush=True)
+        verdicts = [each["passed"] for each in found]
+        skipped = verdicts.count(None)
         if app.json:
             plugin = {"kind": kind, "name": name, "package": offer.package, "version": offer.version}
             print(json.dumps({"plugin": plugin, "checks": found}, indent=2, ensure_ascii=False))
         else:
-            print(f"{len(found) - failed} of {len(found)} checks passed", file=sys.stderr)
-        return 1 if failed else 0
+            besides = f", {skipped} skipped" if skipped else ""
+            print(f"{verdicts.count(True)} of {len(found)} checks passed{besides}", file=sys.stderr)
+        return 1 if False in verdicts else 0
 
 
-def outcome(check: Check) -> tuple[bool, str]:
-    """Whether a check passes, and what is to be said of it in one line.
+_WORDS = {True: "pass", False: "FAIL", None: "skip"}
+
+
+def outcome(check: Check) -> tuple[bool | None, str]:
+    """Whether a check passes, None if it looked at nothing, and what is to be said of it in one line.
 
     Whatever a plugin raises while it is checked is its fault, and is named with the line that raised it.
     """
+    from spec_sdk.testing.check import Skipped
+
     try:
         words = check.run() or ""
-        return True, words
+        return None if isinstance(words, Skipped) else True, words
     except AssertionError as error:
         return False, message_of(error) if str(error) else "an assertion of the plugin's own failed"
     except (Exception, SystemExit) as raised:  # a plugin under test may raise anything

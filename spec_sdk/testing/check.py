@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
+class Skipped(str):
+    """What a check returns that looked at nothing: why, in a few words."""
+
+
 @dataclass(frozen=True)
 class Check:
     """``promise``: what holds of a sound plugin, in one line. ``run`` raises AssertionError with the evidence against
-    it, and may return a few words on how it was looked at (how many draws, why it does not apply here).
+    it, and may return a few words on how it was looked at (how many draws), or :class:`Skipped` ones on why it was not.
     """
 
     promise: str

@@ -14,7 +14,7 @@ import torch
 from spec_sdk.contracts import Budget, Drafter, SamplingParams
 from spec_sdk.engine.target import Target
 from spec_sdk.policy import FixedConfig, FixedPolicy
-from spec_sdk.testing.check import Check, run_checks
+from spec_sdk.testing.check import Check, Skipped, run_checks
 from spec_sdk.testing.defaults import MakeSampler, MultiStepRule, reference_sampler, request_for
 from spec_sdk.testing.enumeration import difference
 from spec_sdk.testing.independence import Evidence, distributions_of_draws
@@ -191,7 +191,7 @@ class _Subject:
     def check_outcomes(self, sampler: Any) -> str:
         target: Any = self.target or TableModel(self.vocabulary, self.seed + 977)
         if self.vocabulary > SMALL_VOCABULARY or not hasattr(target, "logits"):
-            return f"not tried: {self.vocabulary} tokens, or a target that cannot be asked about any text"
+            return Skipped(f"{self.vocabulary} tokens, or a target that cannot be asked about any text")
         tried = 0
         shortest, longest = min(self.prompts, key=len), max(self.prompts, key=len)
         for prompt, depth in ((shortest, 1), (longest, 1), (longest, 2)):
@@ -207,7 +207,8 @@ class _Subject:
                     limit=MOST_OUTCOMES,
                 ).off
             except NotEnumerable as error:
-                return f"{tried} cycles; the next cannot be enumerated: {error}"
+                told = f"{tried} cycles; the next cannot be enumerated: {error}"
+                return told if tried else Skipped(told)
             assert off < ROUNDING, (
                 f"a prompt of {len(prompt)} tokens, depth {depth}: the joint distribution of the tokens that a "
                 f"cycle emits is off the target's by {off:.1e} (enumerated)"

@@ -5,12 +5,15 @@ Legend: V vocabulary.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+import torch
 
 Outcome = TypeVar("Outcome")
 
+OTHERWISE = "a random number was used otherwise than by comparing it with plain numbers or tensors"
 ROUNDING = 1e-7
 """Where float32 sums differ by as little, as those of a tile and of its tokens do, nothing is to be chosen."""
 
@@ -61,13 +64,12 @@ def outcomes(run: Callable[[Chooser], Outcome], limit: int | None = None) -> Ite
         count += 1
 
 
-@functools.total_ordering
 class Undecided:
     """A number drawn uniformly from [0, 1) that is known no better than it has been looked at.
 
     Comparing it with a threshold is a choice, which narrows it down for the comparisons after it; so a procedure that
-    compares random numbers can be enumerated as it stands. What is computed from it (factor · u + offset, modulo 1)
-    shares what is known. Anything else raises NotEnumerable.
+    compares random numbers can be enumerated as it stands, with a tensor number by number. What is computed from it
+    (factor · u + offset, modulo 1) shares what is known. Anything else raises NotEnumerable.
     """
 
     def __init__(
@@ -106,8 +108,25 @@ class Undecided:
             rest = rest + by
         return rest
 
-    def __lt__(self, threshold: float) -> bool:
-        threshold = _number(threshold)
+    def __lt__(self, threshold: Any) -> Any:
+        return self._compared(threshold, self._is_below)
+
+    def __ge__(self, threshold: Any) -> Any:
+        return self._compared(threshold, lambda number: not self._is_below(number))
+
+    # a single value has no probability
+    __le__, __gt__ = __lt__, __ge__
+
+    def _compared(self, threshold: Any, compare: Callable[[float], bool]) -> Any:
+        if isinstance(threshold, np.ndarray):
+            # compares each of its numbers with this
+            return NotImplemented
+        if not isinstance(threshold, torch.Tensor):
+            return compare(_number(threshold))
+        found = torch.tensor([compare(number) for number in threshold.flatten().tolist()], dtype=torch.bool)
+        return found.view(threshold.shape).to(threshold.device)
+
+    def _is_below(self, threshold: float) -> bool:
         if self.factor == 0:
             return self.offset < threshold
         low, high = self.known
@@ -121,13 +140,12 @@ class Undecided:
         return below == above
 
     def __eq__(self, other: object) -> bool:
-        """A single value has no probability."""
         return self is other
 
     __hash__ = object.__hash__
 
     def _fail(self) -> NoReturn:
-        raise NotEnumerable("a random number was used otherwise than by comparing it")
+        raise NotEnumerable(OTHERWISE)
 
     def __float__(self) -> float:
         self._fail()
@@ -143,5 +161,10 @@ class Undecided:
 
 
 def _number(value: object) -> float:
-    """A plain number. Raises NotEnumerable for another undecided one, with which no comparison can be followed."""
-    return float(value)  # type: ignore[arg-type]
+    """A plain number. Raises NotEnumerable for another undecided one, with which no comparison can be followed, and for
+    what is none.
+    """
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise NotEnumerable(OTHERWISE) from error

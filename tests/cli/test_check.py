@@ -118,6 +118,16 @@ def test_a_sound_drafter_passes_with_the_options_of_a_run(cli: Cli) -> None:
     assert done.err.endswith("6 of 6 checks passed\n")
 
 
+def test_what_cannot_be_looked_at_is_skipped(cli: Cli) -> None:
+    done = cli("task=check", "plugin=typical", "task.draws=20")
+    assert done.status == 0, done.err
+    skipped = [line for line in done.out.splitlines() if line.startswith("skip  ")]
+    assert len(skipped) == 3 and all(line.endswith("(it guarantees no distribution)") for line in skipped)
+    assert done.err.endswith("2 of 5 checks passed, 3 skipped\n")
+    found = json.loads(cli("task=check", "plugin=typical", "task.draws=20", "json=true").out)
+    assert [check["passed"] for check in found["checks"]].count(None) == 3
+
+
 def test_a_wrong_drafter_of_another_package_fails(cli: Cli) -> None:
     done = cli("task=check", "plugin=greedily", "task.draws=60")
     assert done.status == 1
@@ -133,7 +143,7 @@ def test_what_a_plugin_raises_is_told_with_its_place_as_json_too(cli: Cli) -> No
     assert done.status == 1, done.err
     found = json.loads(done.out)
     assert found["plugin"] == {"kind": "policy", "name": "crashes", "package": "their-package", "version": "1.0"}
-    failed = [check["evidence"] for check in found["checks"] if not check["passed"]]
+    failed = [check["evidence"] for check in found["checks"] if check["passed"] is False]
     assert failed and failed[0].startswith("KeyError: 'no such step' (test_check.py, line ")
 
 

@@ -241,6 +241,15 @@ def test_what_a_plugin_raises_names_it(at: str, plugin: str, monkeypatch: pytest
     assert errors[0].__notes__ == [f"in {plugin}"]
 
 
+def test_a_policy_changes_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    def boasts(self: FixedPolicy, event: Any) -> None:
+        event["accepted"] = 7
+
+    monkeypatch.setattr(FixedPolicy, "observe", boasts)
+    _, errors = serve(engine_of(drafter=Lookup()), PROMPTS[:1])
+    assert isinstance(errors[0], TypeError) and errors[0].__notes__ == ["in policy 'fixed'"]
+
+
 class Spoiling(MultiStep):
     """Gives one request a verdict that is none, in its third step."""
 

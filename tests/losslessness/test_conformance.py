@@ -13,6 +13,7 @@ import torch
 from spec_sdk.contracts import (
     Budget,
     Drafter,
+    Guarantee,
     PartialAttention,
     Predictor,
     Random,
@@ -34,6 +35,7 @@ from spec_sdk.testing import (
     check_verifier,
     step_beyond_rounding,
 )
+from spec_sdk.testing.check import Skipped
 from spec_sdk.testing.verifiers import verifier_checks
 from spec_sdk.tree import DraftDistribution, Draw, TokenTree, TreeBuilder
 from spec_sdk_drafters.no_draft import NoDraft
@@ -305,8 +307,73 @@ def test_a_relaxed_verifiers_verdicts_are_paths_too(decided: Any, fault: str) ->
 
 def test_what_is_not_looked_at_of_a_relaxed_verifier_is_said() -> None:
     (_, _, *looked) = [check.run() for check in verifier_checks(RelaxedByHalf(None), draws=20)]
-    assert looked == ["not looked at: it guarantees no distribution"] * 3
-    assert verifier_checks(Greedy(None))[-1].run() == "not looked at: it refuses to sample"
+    assert looked == ["it guarantees no distribution"] * 3 and all(isinstance(words, Skipped) for words in looked)
+    assert verifier_checks(Greedy(None))[-1].run() == "it refuses to sample"
+
+
+class AgainstTensors(Verifier):
+    """Draws each token by comparing a number with a whole cumulated distribution, in some way."""
+
+    name = "against_tensors"
+    guarantee = "distribution"
+    exact_when_greedy = True
+    comparison: str
+
+    def rule(self, tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
+        cdf_V, u = rows.target(0).double().cumsum(0), uniforms(1)[0]
+        goal = u * float(cdf_V[-1])
+        beyond: Any = {
+            "tensor first": lambda: cdf_V > goal,
+            "number first": lambda: goal < cdf_V,
+            "not below": lambda: ~(cdf_V <= goal),
+            "numpy": lambda: torch.tensor((cdf_V.numpy() > goal).astype(bool)),
+            "another token": lambda: cdf_V > goal * 0.9,
+            "a tensor of it": lambda: cdf_V > torch.tensor(goal),
+        }[self.comparison]()
+        return [0], int(beyond.nonzero()[0])
+
+
+@pytest.mark.parametrize("comparison", ["tensor first", "number first", "not below", "numpy"])
+def test_numbers_that_are_compared_with_tensors_are_followed(comparison: str) -> None:
+    verifier = AgainstTensors(None)
+    verifier.comparison = comparison
+    *_, outcomes, _ = verifier_checks(verifier)
+    words = outcomes.run()
+    assert words is not None and words.endswith(" cycles") and int(words.split()[0]) > 10
+
+
+def test_a_wrong_threshold_is_found_in_a_tensor_too() -> None:
+    verifier = AgainstTensors(None)
+    verifier.comparison = "another token"
+    *_, outcomes, _ = verifier_checks(verifier)
+    with pytest.raises(AssertionError, match="the joint distribution of the tokens that a cycle emits is"):
+        outcomes.run()
+
+
+def test_outcomes_of_which_none_can_be_tried_are_skipped() -> None:
+    verifier = AgainstTensors(None)
+    verifier.comparison = "a tensor of it"
+    words = verifier_checks(verifier)[-2].run()
+    assert isinstance(words, Skipped)
+    assert words.startswith("0 cycles; the next cannot be enumerated (a random number was used otherwise than by")
+
+
+def test_no_sampled_rule_is_exact() -> None:
+    class Claims(Verifier):
+        name = "claims"
+        rule = "multi_step"
+        guarantee = "exact"
+
+    hot = SamplingParams(temperature=1.0)
+    assert Claims(None).guarantee_under(hot) == "distribution"
+    assert Claims(None).guarantee_under(SamplingParams()) == "exact"
+
+    class Insists(Claims):
+        def guarantee_under(self, params: SamplingParams) -> Guarantee:
+            return "exact"
+
+    with pytest.raises(AssertionError, match="its guarantee is 'exact', which is of the model's own greedy tokens"):
+        verifier_checks(Insists(None))[0].run()
 
 
 def test_a_verifier_without_a_rule_is_named() -> None:
