@@ -90,7 +90,8 @@ class TrainDraft(Task):
         for name in ("vocabulary", "drafted_vocabulary"):
             if getattr(config, name) is not None and config.whole and config.method == "model":
                 raise UserError(
-                    f"task.{name}: a draft model of fewer tokens takes its head from the target; whole=false"
+                    f"task.{name}: a draft model of fewer tokens takes its head from the target; whole=false, "
+                    "and task=export writes one that is whole"
                 )
         if config.warmup >= config.steps and config.warmup:
             raise UserError(f"task.warmup: {config.warmup} must be below task.steps={config.steps}")

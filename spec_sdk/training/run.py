@@ -71,6 +71,15 @@ _TRAINING_OPTIONS = (
 )
 
 
+def _check_vocabulary(config: TrainDraftConfig, target: Checkpoint) -> None:
+    """Raise UserError for more tokens than the target has."""
+    has = target.config.vocab_size
+    for name in ("vocabulary", "drafted_vocabulary"):
+        asked = getattr(config, name)
+        if asked is not None and asked > has:
+            raise UserError(f"task.{name}: {asked} tokens are more than {target.name} has, {has}")
+
+
 class TrainingRun:
     """The parts of the task on one target. Raises UserError for what does not fit it, before any work."""
 
@@ -94,6 +103,7 @@ class TrainingRun:
             app, model=model, drafter={"name": "none"}, policy={"name": "fixed"}, predictor={"name": "none"}
         )
         self._target: Checkpoint = open_checkpoint(app.model.target)
+        _check_vocabulary(config, self._target)
         self._backend: Backend = joined_backend(self._app, Registry.discover())
         self._precision = precision_of(config.precision, self._backend.device)
         self._target_print = fingerprint(self._target)

@@ -38,7 +38,7 @@ class SampleShards:
         self._identity = json.loads(json.dumps({"version": VERSION, **identity}))
         path = directory / MANIFEST
         if path.is_file():
-            _check_same(read_json_object(path).get("identity"), self._identity, path)
+            _check_same(_said(path).get("identity"), self._identity, path)
         elif directory.is_dir() and any(directory.iterdir()):
             raise UserError(f"task.data: {directory} is not empty and has no {MANIFEST}; name another directory")
         self._waiting: list[Sample] = []
@@ -75,6 +75,16 @@ class SampleShards:
         """What the samples follow from, and how many there are."""
         self.directory.mkdir(parents=True, exist_ok=True)
         write_json(self.directory / MANIFEST, {"identity": self._identity, **counts})
+
+
+def _said(path: Path) -> dict[str, Any]:
+    """What a manifest says. Raises UserError for a damaged one."""
+    try:
+        return read_json_object(path)
+    except UserError as error:
+        raise UserError(
+            f"task.data: {error}; remove {path.parent.name}, or name another directory, to begin anew"
+        ) from error
 
 
 def shard_files(directory: Path) -> list[Path]:

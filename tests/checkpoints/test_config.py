@@ -290,6 +290,7 @@ def test_end_tokens_may_be_several() -> None:
         ({**GEMMA3, "rope_parameters": {"rope_theta": 1e4}}, "full_attention and sliding_attention"),
         ({**GEMMA3, "layer_types": ["full_attention"]}, "layer_types must list the types of 6 layers"),
         ({"model_type": ...}, "no model_type"),
+        ({"model_type": ..., "speculators_model_type": "eagle3"}, "is of a draft head, not of a model: pipeline=eagle"),
         ({"hidden_size": ...}, "no hidden_size"),
         ({"hidden_size": "64"}, "hidden_size is '64', not a number"),
         ({"hidden_size": 64.5}, "hidden_size is 64.5, not a whole number"),

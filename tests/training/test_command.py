@@ -87,6 +87,8 @@ def test_a_target_that_writes_no_prompts_is_no_endless_run(
         (["task.vocabulary=64", "task.whole=true"], "task.vocabulary: a draft model of fewer tokens"),
         (["task.drafted_vocabulary=64", "task.whole=true"], "task.drafted_vocabulary: a draft model of fewer tokens"),
         (["task.vocabulary=64", "task.drafted_vocabulary=65"], "task.drafted_vocabulary: 65 tokens are more than"),
+        (["task.vocabulary=999"], "task.vocabulary: 999 tokens are more than model has, 480"),
+        (["task.drafted_vocabulary=999"], "task.drafted_vocabulary: 999 tokens are more than model has, 480"),
         (["task.layers=some"], "task.layers: 'some' must be"),
         (["task.mlp_size=999"], "task.mlp_size: 999 is more than the target's 80"),
         (["task.kv_heads=3"], "task.kv_heads: 3 is more than the target's 2"),

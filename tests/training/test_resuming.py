@@ -60,6 +60,11 @@ def test_a_training_does_not_go_on_with_other_options(cli: Callable[..., Any], p
     state.write_bytes(state.read_bytes()[:-9])
     damaged = cli(*QUICK)
     assert damaged.status == 2 and "is damaged" in damaged.err and "Traceback" not in damaged.err
+    manifest = place / "draft-training" / "data" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:20])
+    broken = cli(*QUICK)
+    assert broken.status == 2 and "task.data: " in broken.err
+    assert "is not valid JSON" in broken.err and "; remove data, or name another directory, to begin anew" in broken.err
 
 
 def test_a_damaged_shard_is_removed_and_its_answers_are_made_again(cli: Callable[..., Any], place: Path) -> None:

@@ -38,6 +38,8 @@ def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
     """
     fields, known = Fields(values, where), _by_model_type()
     name = fields.text("model_type", "")
+    if "speculators_model_type" in values:
+        raise UserError(f"{where}: is of a draft head, not of a model: pipeline=eagle_tree drafter.checkpoint=…")
     if not name:
         raise UserError(f"{where}: no model_type, so its architecture is unknown")
     if name not in known:
