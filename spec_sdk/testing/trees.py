@@ -50,6 +50,8 @@ def _check_draws(tree: TokenTree, node: int, draws: tuple[Draw, ...], checked: s
             assert draw.q_V is None, f"{where}: a chosen token has no q_V"
             continue
         assert draw.q_V is not None, f"{where}: a token drawn {draw.kind} needs its q_V"
+        q_V: object = draw.q_V
+        assert isinstance(q_V, torch.Tensor), f"{where}: its q_V is of type {type(q_V).__name__}, and no tensor"
         # tensors are hashed by object: no distribution is looked at twice
         if draw.q_V not in checked:
             _check_distribution(draw.q_V, where)

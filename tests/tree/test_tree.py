@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -120,6 +121,10 @@ Q_V = torch.tensor([0.5, 0.25, 0.25, 0.0])
         (with_root_draws(Draw(1, "chosen"), Draw(2, "chosen")), r"its draws name \[1, 2\]"),
         (with_root_draws(Draw(1, "chosen", Q_V), Draw(3, "chosen")), "a chosen token has no q_V"),
         (with_root_draws(Draw(1, "with_replacement"), Draw(3, "chosen")), "needs its q_V"),
+        (
+            with_root_draws(Draw(1, "with_replacement", np.ones(4) / 4), Draw(3, "chosen")),  # type: ignore[arg-type]
+            "its q_V is of type ndarray, and no tensor",
+        ),
         (with_root_draws(Draw(1, "guessed", Q_V), Draw(3, "chosen")), "unknown kind 'guessed'"),  # type: ignore[arg-type]
         (
             with_root_draws(*(Draw(node, "without_replacement", Q_V, sequence=4) for node in (1, 3, 1))),
