@@ -2,8 +2,9 @@
 
     python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python
     python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape gemma3_1b --mixes Q4_0 Q8_0
+    python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape qwen3_30b_a3b --mixes Q4_0 Q4_K_M
 
-For each mix of quantisations a model of 1B with random weights is written; plain decoding behind a prompt of 64 tokens,
+For each mix of quantisations a model with random weights is written; plain decoding behind a prompt of 64 tokens,
 by turns: in few bits, dense in bfloat16, and llama-cpp-python of the same file, if ``--llama-python`` has one. Also
 passes over N nodes in units of one over a single node. Figures are medians. Writes results/gguf_mixes.json, of another
 shape results/gguf_mixes-SHAPE.json.
