@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import functools
 import re
-import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_sdk.config.option import any_of, declared_of
+from spec_sdk.config.option import any_of
 from spec_sdk.errors import UserError, did_you_mean, first_line
+from spec_sdk.option_types import as_declared, declared_options, hints_of, members, plain, structured, type_name
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
 MOST_PLACES = 3
 """Of a name that stands in more places than this none is proposed."""
-LISTED = {int: "whole numbers", float: "numbers", str: "texts", dict: "{option: value}"}
+LISTED = {int: "whole numbers", float: "numbers", str: "texts", Path: "paths", dict: "{option: value}"}
 
 
 def merge_options(
@@ -33,7 +32,7 @@ def merge_options(
     Interpolations are resolved already: a ``${`` is text.
     Raises UserError for an unknown option, a wrong type or a value that is declared not to be valid.
     """
-    fields = {f.name: declared_of(f) for f in dataclasses.fields(config_class)}
+    fields = declared_options(config_class)
     try:
         # all at once, and into the defaults themselves: a merge that keeps them copies them first
         merged: Any = OmegaConf.unsafe_merge(
@@ -50,23 +49,22 @@ def merge_options(
     assert isinstance(typed, dict)
     for key in options:
         fields[key].check(f"{where}.{key}" if where else str(key), typed[key])
-    try:
-        return OmegaConf.to_object(merged)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{where or owner}: {first_line(error)}") from error
+    values = {}
+    for key, hint in hints_of(config_class).items():
+        path = f"{where}.{key}" if where else key
+        try:
+            value = merged[key]
+            values[key] = as_declared(hint, OmegaConf.to_object(value) if OmegaConf.is_config(value) else value)
+        except OmegaConfBaseException as error:
+            raise UserError(f"{where or owner}: {first_line(error)}") from error
+        except ValueError as error:
+            raise UserError(f"{path}: {error}") from error
+    return config_class(**values)
 
 
 def _defaults(config_class: type) -> Any:
     # making them of the dataclass takes three times as long
-    return copy.deepcopy(_structured(config_class))
-
-
-@functools.lru_cache(maxsize=256)
-def _structured(config_class: type) -> Any:
-    defaults = OmegaConf.structured(config_class)
-    # of a frozen dataclass it is read-only
-    OmegaConf.set_readonly(defaults, False)
-    return defaults
+    return copy.deepcopy(structured(config_class))
 
 
 def _merged_one_by_one(
@@ -118,9 +116,9 @@ def literal(value: Any) -> Any:
 
 
 def _why(error: OmegaConfBaseException, config_class: type, key: str, value: Any) -> str:
-    hint = typing.get_type_hints(config_class)[key]
-    lists = [member for member in _members(hint) if typing.get_origin(member) is list]
-    words = [WORDS[member] for member in _members(hint) if member in WORDS]
+    hint = hints_of(config_class)[key]
+    lists = [member for member in members(hint) if _is_listing(member)]
+    words = [WORDS[member] for member in members(hint) if member in WORDS]
     words += [f"a list of {_listed(typing.get_args(member)[0])}" for member in lists]
     # an error inside a value is told as it is, but for lists, where OmegaConf names its own classes
     if words and (lists or error.full_key in (key, None, "")):
@@ -128,18 +126,16 @@ def _why(error: OmegaConfBaseException, config_class: type, key: str, value: Any
     return first_line(error)
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
-    """The types that a union is of; of another type itself alone."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-
-
 def _in_words(hint: Any) -> str:
     """A type for people: ``whole number or null``; "" of one that says nothing."""
     words = [
-        f"list of {_listed(typing.get_args(member)[0])}" if typing.get_origin(member) is list else _word(member)
-        for member in _members(hint)
+        f"list of {_listed(typing.get_args(kind)[0])}" if _is_listing(kind) else _word(kind) for kind in members(hint)
     ]
     return any_of([word for word in words if word]) if all(words) else ""
+
+
+def _is_listing(kind: Any) -> bool:
+    return typing.get_origin(kind) in (list, tuple)
 
 
 def _word(kind: Any) -> str:
@@ -149,7 +145,7 @@ def _word(kind: Any) -> str:
 def _listed(item: Any) -> str:
     """What a list of ``item`` is a list of."""
     kind = typing.get_origin(item) or item
-    return f"lists of {_listed(typing.get_args(item)[0])}" if kind is list else LISTED.get(kind, "values")
+    return f"lists of {_listed(typing.get_args(item)[0])}" if _is_listing(item) else LISTED.get(kind, "values")
 
 
 def key_of(error: BaseException) -> str | None:
@@ -163,24 +159,18 @@ def describe_options(config_class: type) -> list[dict[str, Any]]:
 
     See :func:`spec_sdk.config.option.option`.
     """
-    hints = typing.get_type_hints(config_class)
-    defaults = OmegaConf.to_container(OmegaConf.structured(config_class), enum_to_str=True)
-    assert isinstance(defaults, dict)
+    hints = hints_of(config_class)
+    defaults = plain(OmegaConf.to_container(structured(config_class), enum_to_str=True))
     described = []
-    for f in dataclasses.fields(config_class):
-        declared = declared_of(f)
-        kind = "" if declared.choices else _in_words(hints[f.name])
+    for name, declared in declared_options(config_class).items():
+        kind = "" if declared.choices else _in_words(hints[name])
         described.append(
             {
-                "name": f.name,
-                "type": _type_name(hints[f.name]),
-                "default": defaults[f.name],
+                "name": name,
+                "type": type_name(hints[name]),
+                "default": defaults[name],
                 "valid": ", ".join(part for part in (kind, declared.valid()) if part),
                 "doc": declared.meaning(),
             }
         )
     return described
-
-
-def _type_name(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")

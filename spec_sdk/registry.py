@@ -15,6 +15,7 @@ from spec_sdk import hookspecs
 from spec_sdk.contracts import GUARANTEES, PLUGIN_KINDS, Drafter, Plugin, Verifier
 from spec_sdk.errors import UserError, did_you_mean, first_line
 from spec_sdk.installed import GROUP, Problem, conf_packages, distribution, entries, is_data
+from spec_sdk.option_types import config_fault
 from spec_sdk.options import describe_options, merge_options
 
 
@@ -109,6 +110,8 @@ class Registry:
         required = [f.name for f in dataclasses.fields(plugin.Config) if not _has_default(f)]
         if required:
             return f"has a Config without a default for {', '.join(required)}"
+        if fault := config_fault(plugin.Config):
+            return fault
         for name in (plugin.name, *plugin.aliases):
             taken = self._offers.get((plugin.kind, name))
             if taken is not None and taken.plugin is not plugin:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from spec_sdk.config.composing import groups, options_of, pipeline_summaries
-from spec_sdk.config.option import as_yaml, declared_of
+from spec_sdk.config.option import as_yaml
 from spec_sdk.installed import heading
+from spec_sdk.option_types import declared_options
 from spec_sdk.options import describe_options
 from spec_sdk.sampling_params import SamplingParams
 from spec_sdk.settings import ModelSettings, RunSettings, SweepSettings
@@ -71,7 +71,7 @@ def help_text(search_path: Sequence[str] = ()) -> str:
 
 
 def _rows(prefix: str, config: type) -> list[tuple[str, str]]:
-    comments = {field.name: declared_of(field).comment() for field in dataclasses.fields(config)}
+    comments = {name: declared.comment() for name, declared in declared_options(config).items()}
     defaults = {option["name"]: option["default"] for option in describe_options(config)}
     return [
         (f"{prefix}{name}={'' if value is None else as_yaml(value)}", comments[name])

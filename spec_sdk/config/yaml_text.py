@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from spec_sdk.config.option import as_yaml, declared_of
+from spec_sdk.config.option import as_yaml
+from spec_sdk.option_types import declared_options
 from spec_sdk.options import describe_options
 from spec_sdk.registry import Offer, Registry, summary_of
 
@@ -30,7 +30,7 @@ class Line:
 
 def own_lines(config_class: type) -> list[Line]:
     """The options of a dataclass with their defaults."""
-    declared = {field.name: declared_of(field) for field in dataclasses.fields(config_class)}
+    declared = declared_options(config_class)
     return [
         Line(option["name"], option["default"], declared[option["name"]].comment())
         for option in describe_options(config_class)

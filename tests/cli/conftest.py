@@ -12,11 +12,13 @@ import pytest
 
 from spec_sdk import standard_input
 from spec_sdk.app import main
+from spec_sdk.cli import jobs
 from spec_sdk.contracts import PLUGIN_KINDS
 from spec_sdk.registry import Registry
 from spec_sdk.tasks.generate import Generate
 from spec_sdk.tasks.plugins import ListPlugins
 from tests.cli import fakes
+from tests.support.throw_away_package import write_package
 
 INSTALLED = Registry.discover
 
@@ -84,3 +86,23 @@ def fake(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> Callable[..., N
 
     install()
     return install
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Registry]]:
+    """``install(name, code, …)``: what the registry makes of what is installed and this package."""
+    site, names = tmp_path / "site", list[str]()
+
+    def run(name: str, code: str, **others: str) -> Registry:
+        write_package(site, name, code, **others)
+        names.append(name)
+        monkeypatch.syspath_prepend(str(site))
+        registry = INSTALLED.__wrapped__(Registry)
+        monkeypatch.setattr(Registry, "discover", lambda: registry)
+        jobs._warn_of_problems.cache_clear()
+        return registry
+
+    yield run
+    jobs._warn_of_problems.cache_clear()
+    for module in [loaded for loaded in sys.modules if loaded.partition(".")[0] in names]:
+        del sys.modules[module]
