@@ -1,18 +1,21 @@
 """Options that a plugin has and its YAML has not, such as those of a third party's growth or runner.
 
 Hydra refuses ``drafter.floor=0.4`` where the drafter's YAML has no ``floor``, since it cannot know of the growth that
-has one.
+has one. And it refuses a new key of an option that is a map: ``constraint.bias={17: -2.5}`` where ``bias`` is ``{}``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override
 
+from spec_sdk.config.nested import value_at
 from spec_sdk.config.overrides import parse
+from spec_sdk.option_types import hints_of, members
 from spec_sdk.settings import PLUGIN_NODES
 
 
@@ -44,12 +47,14 @@ def _is_unlisted(override: Override, others: Sequence[Override], config: Mapping
     *path, option = str(override.key_or_group).split(".")
     if not path or path[0] not in PLUGIN_NODES or override.is_add() or override.is_force_add() or override.is_delete():
         return False
-    node: Any = config
     # a drafter may hold another: drafter.model.width
-    for key in path:
-        node = node.get(key) if isinstance(node, Mapping) else None
-    if not isinstance(node, Mapping) or option in node:
+    node = value_at(config, ".".join(path))
+    if not isinstance(node, Mapping):
         return False
+    if option in node:
+        return isinstance(override.value(), dict) and _is_map(path[0], node, option)
+    if "name" not in node and len(path) > 1:
+        return _is_map(path[0], value_at(config, ".".join(path[:-1])), path[-1])
     owned, parts = _options(path[0], str(node.get("name")))
     typed = {str(o.key_or_group): o for o in others}
     for part, of_kind in parts.items():
@@ -61,6 +66,20 @@ def _is_unlisted(override: Override, others: Sequence[Override], config: Mapping
             name = str(node.get(part, default) if chosen is None else chosen.value())
             owned |= of_kind.get(name, set())
     return option in owned
+
+
+def _is_map(kind: str, node: Mapping[str, Any], option: str) -> bool:
+    """Whether ``option`` of the plugin at ``node``, or of a part of it, has keys of its user's own."""
+    from spec_sdk.registry import Registry
+
+    value, name, registry = node[option], str(node.get("name")), Registry.discover()
+    # one with a name is another plugin and its options
+    if not isinstance(value, Mapping) or "name" in value or name not in registry.names(kind):
+        return False
+    plugin = registry.get(kind, name)
+    hints = [hints_of(plugin.Config).get(option)]
+    hints += [hints_of(o.plugin.Config).get(option) for k in plugin.parts.values() for o in registry.offers(k)]
+    return any((typing.get_origin(kind) or kind) is dict for hint in hints for kind in members(hint))
 
 
 def _default(kind: str, name: str, part: str) -> Any:
