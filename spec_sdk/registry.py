@@ -13,10 +13,13 @@ import pluggy
 
 from spec_sdk import hookspecs
 from spec_sdk.contracts import GUARANTEES, PLUGIN_KINDS, Drafter, Plugin, Verifier
-from spec_sdk.errors import UserError, did_you_mean, first_line
+from spec_sdk.errors import PluginFault, UserError, did_you_mean
 from spec_sdk.installed import GROUP, Problem, conf_packages, distribution, entries, is_data
+from spec_sdk.load_faults import check_hooks, load_fault, plugins_of
 from spec_sdk.option_types import config_fault
 from spec_sdk.options import describe_options, merge_options
+
+OFFERING = hookspecs.spec_sdk_plugins.__name__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Registry:
             try:
                 registry.register(entry.load(), package, version)
             except (Exception, SystemExit) as error:  # a third party's import may raise anything at all
-                reason = f"{type(error).__name__}: {first_line(error)}"
+                reason = load_fault(error, entry.value)
                 registry.problems.append(Problem(package, f"plugin {entry.value!r} cannot be loaded: {reason}"))
         registry.problems += conf_packages()[1]
         return registry
@@ -76,14 +79,18 @@ class Registry:
                 self._offers[plugin.kind, name] = Offer(plugin, package, version)
 
     def _call_hook(self, source: Any) -> list[Any]:
+        check_hooks(self._manager, source)
         others = self._manager.get_plugins()
         self._manager.register(source)
         try:
-            self._manager.check_pending()
-            if not self._manager.get_hookcallers(source):
-                raise TypeError("it implements no hook of spec_sdk.hookspecs and is no plugin class")
-            offered = self._manager.subset_hook_caller("spec_sdk_plugins", others)()
-            return [plugin for plugins in offered for plugin in plugins]
+            implemented = [caller.name for caller in self._manager.get_hookcallers(source) or ()]
+            if not implemented:
+                raise PluginFault("it implements no hook of spec_sdk.hookspecs and is no plugin class")
+            if OFFERING not in implemented:
+                return []
+            # None is no result to pluggy
+            [offered] = self._manager.subset_hook_caller(OFFERING, others)() or [None]
+            return plugins_of(offered, source)
         except BaseException:
             self._manager.unregister(source)
             raise
