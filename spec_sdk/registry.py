@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pluggy
@@ -40,6 +40,7 @@ class Registry:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self._offers: dict[tuple[str, str], Offer] = {}
+        self._left_out: dict[tuple[str, str], str] = {}
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         self.hook = self._manager.hook
@@ -74,6 +75,8 @@ class Registry:
             fault = self._fault(plugin)
             if fault is not None:
                 self.problems.append(Problem(package, f"plugin {getattr(plugin, '__qualname__', plugin)} {fault}"))
+                kind, name = (str(getattr(plugin, key, None)) for key in ("kind", "name"))
+                self._left_out[kind, name] = f"'{name}' of {package} could not be loaded: it {fault}"
                 continue
             for name in (plugin.name, *plugin.aliases):
                 self._offers[plugin.kind, name] = Offer(plugin, package, version)
@@ -137,14 +140,21 @@ class Registry:
         """The plugin called ``name`` (or an alias) and its package. Raises UserError with the nearest name."""
         known = self.names(kind)
         if name not in known:
-            hint = did_you_mean(name, known) or "; none is installed (is spec-sdk installed, not only on the path?)"
-            raise UserError(f"{kind}: unknown {kind} '{name}'{hint}{self.broken()}")
+            raise UserError(f"{kind}: {self.unknown(name, known, kind)}")
         return self._offers[kind, name]
 
-    def broken(self) -> str:
-        """What to add to a message that a plugin is not known: packages of which some were left out; "" if none."""
+    def unknown(self, name: str, known: Collection[str], *kinds: str) -> str:
+        """What to say of a ``name`` that no plugin of these kinds has: why the one that has it was left out, or the
+        nearest of ``known``, and the packages of which some were left out.
+        """
+        for kind in kinds:
+            if (kind, name) in self._left_out:
+                return self._left_out[kind, name]
+        what = kinds[0] if len(kinds) == 1 else "plugin"
+        hint = did_you_mean(name, known) or "; none is installed (is spec-sdk installed, not only on the path?)"
         packages = sorted({problem.package for problem in self.problems})
-        return f" (some plugins of {', '.join(packages)} could not be loaded: see task=plugins)" if packages else ""
+        broken = f" (some plugins of {', '.join(packages)} could not be loaded: see task=plugins)" if packages else ""
+        return f"unknown {what} '{name}'{hint}{broken}"
 
     def get(self, kind: str, name: str) -> type[Plugin]:
         """The plugin class called ``name`` (or an alias). Raises UserError with the nearest name."""

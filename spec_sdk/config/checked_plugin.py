@@ -59,8 +59,7 @@ def find_plugin(named: str, registry: Registry) -> tuple[str, str]:
     having = [kind for kind in kinds if name in registry.names(kind)]
     if not having:
         known = [known for kind in kinds for known in registry.names(kind)]
-        what = given or "plugin"
-        raise UserError(f"plugin: unknown {what} '{name}'{did_you_mean(name, known)}{registry.broken()}")
+        raise UserError(f"plugin: {registry.unknown(name, known, *kinds)}")
     if len(having) > 1:
         both = " or ".join(f"plugin={kind}/{name}" for kind in having)
         raise UserError(f"plugin: '{name}' is the name of several plugins; say {both}")

@@ -271,7 +271,7 @@ def _unknown_choice(group: str, name: str, search_path: Sequence[str]) -> str:
         if name in registry.names(group):
             plugin = registry.get(group, name)
             return f"{group}: '{name}' is another name of '{plugin.name}'; write {group}={plugin.name}"
-        return f"{group}: unknown {group} '{name}'{did_you_mean(name, known)}{registry.broken()}"
+        return f"{group}: {registry.unknown(name, known, group)}"
     return f"{group}: unknown {group} '{name}'{did_you_mean(name, known)}"
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from spec_sdk import plugin_source
-from spec_sdk.contracts import PLUGIN_KINDS, Budget, Constraint, Drafter, Matcher, Policy, Request, Task
+from spec_sdk.contracts import PLUGIN_KINDS, Budget, Constraint, Drafter, Growth, Matcher, Policy, Request, Task
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_task
@@ -172,9 +172,22 @@ def test_what_was_left_out_is_hinted_at(cli: Cli) -> None:
         name = "mine"
 
     Registry.discover().register(Mine, "their-package", "1.0")
+    done = cli("task=check", "plugin=theirs")
+    assert done.status == 2 and done.error.endswith(left_out), done.err
+    why = "'mine' of their-package could not be loaded: it is abstract, it lacks propose_one (or propose)"
     for arguments in (("task=check", "plugin=mine"), ("task=check", "plugin=drafter/mine"), ("drafter=mine",)):
         done = cli(*arguments)
-        assert done.status == 2 and done.error.endswith(left_out), done.err
+        assert done.status == 2 and done.error == f"{'drafter' if len(arguments) == 1 else 'plugin'}: {why}", done.err
+
+
+def test_a_part_that_was_left_out_is_told_of_by_name(cli: Cli) -> None:
+    class Mine(Growth):
+        name = "mine"
+
+    Registry.discover().register(Mine, "their-package", "1.0")
+    done = cli("pipeline=sd_chain", "drafter.growth=mine", "prompt=x")
+    why = "drafter.growth: 'mine' of their-package could not be loaded: it is abstract, it lacks branches, grow"
+    assert done.status == 2 and done.error.startswith(why), done.err
 
 
 def test_parts_of_drafters_take_their_options(cli: Cli) -> None:
