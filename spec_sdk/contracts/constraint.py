@@ -76,9 +76,14 @@ def named(matcher: Matcher, constraint: str) -> Matcher:
     return matcher
 
 
+def called(matcher: Matcher) -> str:
+    """The name of its constraint, or the class of a matcher that was compiled from none."""
+    return matcher.constraint_name or type(matcher).__name__
+
+
 def in_words(matcher: Matcher) -> str:
-    """What messages call it: ``constraint 'regex'``, or the class of one that was compiled from none."""
-    return f"constraint {matcher.constraint_name or type(matcher).__name__!r}"
+    """What messages call it: ``constraint 'regex'``."""
+    return f"constraint {called(matcher)!r}"
 
 
 class Constraint(Plugin, ABC):

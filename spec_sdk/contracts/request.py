@@ -12,9 +12,9 @@ from typing import Any, overload
 
 import torch
 
-from spec_sdk.contracts.constraint import Matcher
+from spec_sdk.contracts.constraint import Matcher, called
 from spec_sdk.contracts.sampler import Sampler
-from spec_sdk.errors import ConstraintLimit
+from spec_sdk.errors import CallOf, ConstraintLimit
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops import DraftLogits, Ops
 from spec_sdk.ops.logit_offsets import LogitOffsets
@@ -243,15 +243,16 @@ class Request:
         if constraint is None:
             return None
         began, limit = time.perf_counter(), None
-        try:
-            constraint.apply(logits_NV, answer, paths)
-        except ConstraintLimit:
-            for row, path in enumerate(paths):
-                try:
-                    constraint.apply(logits_NV[row : row + 1], answer, [path])
-                except ConstraintLimit as error:
-                    self._state.unfollowed.add(tuple(path))
-                    limit = limit if path else error
+        with CallOf("constraint", called(constraint)):
+            try:
+                constraint.apply(logits_NV, answer, paths)
+            except ConstraintLimit:
+                for row, path in enumerate(paths):
+                    try:
+                        constraint.apply(logits_NV[row : row + 1], answer, [path])
+                    except ConstraintLimit as error:
+                        self._state.unfollowed.add(tuple(path))
+                        limit = limit if path else error
         self._state.constraint_s += time.perf_counter() - began
         return limit
 

@@ -5,13 +5,15 @@ Legend: N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from spec_sdk.errors import UnusableLogits
+from spec_sdk.contracts.sampler_faults import as_choices, as_probabilities, no_distribution, usable
+from spec_sdk.errors import CallOf, PluginFault, UnusableLogits
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.ops import DrawnTree, Ops, Recipe, Rows
 from spec_sdk.ops.draws import DraftDistribution, Draw
@@ -101,11 +103,13 @@ class Sampler(Plugin, ABC):
         A sampler that can tell without making probabilities should override this, and wait for nothing: the choices of
         all requests are read at once.
         """
-        return self.probabilities(logits_NV).argmax(-1)
+        top_N, token_N = as_probabilities(self.name, self.probabilities(logits_NV), logits_NV).max(-1)
+        # NaN is above nothing
+        return torch.where(top_N > 0, token_N, -1)
 
     def distribution(self, logits: torch.Tensor | SomeLogits) -> DraftDistribution:
         """The distribution of a token drawn from these draft logits [V], which stay as they are; made when read."""
-        return DraftDistribution(logits, lambda row_V: self.probabilities(row_V[None])[0].cpu())
+        return DraftDistribution(logits, functools.partial(_row, self, 0))
 
     def draw_from(self, distribution: DraftDistribution, random: Random) -> int:
         """One token of a drafter's distribution. A sampler that can draw from logits should override this."""
@@ -154,12 +158,11 @@ class SampledRows(Rows):
 
     def target(self, node: int) -> torch.Tensor:
         try:
-            p_V = self.sampler.probabilities(self.logits_NV[node : node + 1])[0].cpu()
-        except UnusableLogits as error:
-            raise UnusableLogits(node) from error
+            return _row(self.sampler, node, self.logits_NV[node])
+        except (PluginFault, UnusableLogits):
+            raise
         except ValueError as error:
             raise ValueError(f"tree node {node}: {error}") from error
-        return p_V
 
     def draft(self, draw: Draw, node: int) -> torch.Tensor:
         source = self.source(draw)
@@ -172,4 +175,29 @@ class SampledRows(Rows):
         return row_V
 
     def choice_N(self) -> torch.Tensor:
-        return self.sampler.choices(self.logits_NV)
+        with CallOf("sampler", self.sampler.name):
+            choice_N: object = self.sampler.choices(self.logits_NV)
+        return as_choices(self.sampler.name, choice_N, self.logits_NV)
+
+    def choices(self) -> list[int]:
+        try:
+            return super().choices()
+        except UnusableLogits as error:
+            if usable(self.logits_NV[error.row]):
+                raise no_distribution(self.sampler.name, error.row) from error
+            raise
+
+
+def _row(sampler: Sampler, row: int, logits_V: torch.Tensor) -> torch.Tensor:
+    """Its probabilities [V] of one row, in host memory. Raises PluginFault for what gives no distribution, and
+    UnusableLogits where that is the logits' fault.
+    """
+    try:
+        with CallOf("sampler", sampler.name):
+            p_NV: object = sampler.probabilities(logits_V[None])
+    except UnusableLogits as error:
+        raise UnusableLogits(row) from error
+    p_V = as_probabilities(sampler.name, p_NV, logits_V[None])[0].cpu()
+    if 0 < float(p_V.sum()) < float("inf"):
+        return p_V
+    raise no_distribution(sampler.name, row) if usable(logits_V) else UnusableLogits(row)

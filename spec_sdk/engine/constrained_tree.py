@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
-from spec_sdk.contracts.constraint import in_words
+from spec_sdk.contracts.constraint import called, in_words
 from spec_sdk.contracts.request import Budget, Request, RequestState
 from spec_sdk.engine.forced_tokens import FORCED
-from spec_sdk.errors import PluginFault, RequestError, of_request
+from spec_sdk.errors import CallOf, PluginFault, RequestError, of_request
 from spec_sdk.tree import TokenTree, TreeBuilder
 
 
@@ -87,13 +87,21 @@ def _add_forced(built: TreeBuilder, leaf: int, path: list[int], request: Request
 
 
 def check_mask(state: RequestState, vocabulary: int, path: Sequence[int]) -> None:
-    """Raise PluginFault, as this request's error, if its constraint leaves no token after these drafted ones."""
+    """Raise PluginFault, as this request's error, if its constraint leaves no token after these drafted ones, or
+    writes anything but -inf.
+    """
     constraint, request = state.constraint, state.view
     if constraint is None:
         return
     row_1V = torch.zeros((1, vocabulary))
-    of_request(request.id, constraint.apply, row_1V, request.tokens[request.prompt_length :], [path])
+    with CallOf("constraint", called(constraint)):
+        of_request(request.id, constraint.apply, row_1V, request.tokens[request.prompt_length :], [path])
+    fault = None
     if row_1V.isneginf().all():
+        fault = "its mask leaves none that may follow"
+    elif row_1V.isnan().any() or row_1V.isposinf().any():
+        fault = "its mask has NaN or infinity where it is to have -inf"
+    if fault is not None:
         where = f"{request.new_tokens + len(path)} tokens of an answer"
-        fault = PluginFault(f"{in_words(constraint)}: after {where} its mask leaves none that may follow")
-        raise RequestError(request.id, fault) from fault
+        told = PluginFault(f"{in_words(constraint)}: after {where} {fault}")
+        raise RequestError(request.id, told) from told

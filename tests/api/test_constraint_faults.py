@@ -28,6 +28,21 @@ class Dead(Matcher):
                 logits_NV[row] = float("-inf")
 
 
+class Spoils(Matcher):
+    """Writes what is no mask."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        logits_NV[:, 3] = self.value
+
+
+class Raises(Matcher):
+    def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        raise KeyError("state")
+
+
 class BeginsNothing(Dead):
     def begin(self) -> Any:
         return None
@@ -74,3 +89,21 @@ def test_a_mask_that_leaves_no_token_is_its_constraints_fault(
     with pytest.raises(PluginFault, match=fault):
         engine.generate(PROMPTS[0], constraint=Made(Dead(after)), temperature=temperature)
     assert engine.generate(PROMPTS[1])[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("pipeline", ["prompt_lookup", "easyspec_paper"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_mask_of_anything_but_minus_infinity_is_its_constraints_fault(
+    checkpoint: Path, pipeline: str, temperature: float, value: float
+) -> None:
+    engine = Engine.from_pipeline(pipeline, target=checkpoint, overrides=OVERRIDES)
+    fault = "^constraint 'made': after 0 tokens of an answer its mask has NaN or infinity where it is to have -inf$"
+    with pytest.raises(PluginFault, match=fault):
+        engine.generate(PROMPTS[0], constraint=Made(Spoils(value)), temperature=temperature)
+
+
+def test_what_a_matcher_raises_names_its_constraint(engine: Engine) -> None:
+    with pytest.raises(KeyError, match="state") as raised:
+        engine.generate(PROMPTS[0], constraint=Made(Raises()))
+    assert raised.value.__notes__ == ["in constraint 'made'"]
