@@ -46,6 +46,20 @@ class PluginFault(OneLineError, ValueError):
     """What a plugin returned cannot be used. One line names the plugin and what it was."""
 
 
+class WrongDraw(PluginFault):
+    """A draw that cannot have been made as its drafter says: of ``token``, from a distribution that is so."""
+
+    def __init__(self, node: int, drafter: str, token: int, distribution: str) -> None:
+        super().__init__(
+            f"tree node {node}: drafter {drafter!r} says that it drew token {token} from a distribution {distribution}"
+        )
+        self._node, self._drafter, self._token, self._distribution = node, drafter, token, distribution
+
+    def by(self, drafter: str) -> WrongDraw:
+        """The same of a draw whose tree does not say by whom it is."""
+        return self if self._drafter else WrongDraw(self._node, drafter, self._token, self._distribution)
+
+
 class RequestError(Exception):
     """An error of one request out of several: ``request`` is its id, the cause is what went wrong.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -58,7 +60,9 @@ class Registry:
                 continue
             package, version = distribution(entry)
             try:
-                registry.register(entry.load(), package, version)
+                # what an import prints is no part of a command's output
+                with contextlib.redirect_stdout(sys.stderr):
+                    registry.register(entry.load(), package, version)
             except (Exception, SystemExit) as error:  # a third party's import may raise anything at all
                 reason = load_fault(error, entry.value)
                 registry.problems.append(Problem(package, f"plugin {entry.value!r} cannot be loaded: {reason}"))

@@ -17,7 +17,8 @@ from itertools import accumulate
 
 import torch
 
-from spec_sdk.ops.draws import DraftDistribution, Draw, DrawKind, misnumbered
+from spec_sdk.errors import did_you_mean
+from spec_sdk.ops.draws import DRAW_KINDS, DraftDistribution, Draw, DrawKind, misnumbered
 
 __all__ = [
     "BuiltTree",
@@ -164,8 +165,8 @@ class TreeBuilder:
         number, so that a drafter that gives copies of its distribution is refused and not misread. ``probability``:
         what the drafter of a chosen token takes to be its chance after ``parent``.
 
-        Raises ValueError, naming the node, for an unknown parent, a token that is negative or no whole number, a drawn
-        token without its ``q_V`` or outside it, a draw that cannot belong to its sequence, and a node more than
+        Raises ValueError, naming the node, for an unknown parent or kind, a token that is negative or no whole number,
+        a drawn token without its ``q_V`` or outside it, a draw that cannot belong to its sequence, and a node more than
         ``max_nodes``.
         """
         size = len(self.token)
@@ -212,6 +213,8 @@ class TreeBuilder:
         sequence: int | None,
     ) -> tuple[_Sequence | None, int | None]:
         """The sequence that a draw at ``parent`` goes on with, and its number. Raises what :meth:`add` says."""
+        if kind not in DRAW_KINDS:
+            raise ValueError(f"tree node {self.size}: unknown kind {kind!r}{did_you_mean(str(kind), DRAW_KINDS)}")
         if (q_V is None) != (kind == "chosen"):
             raise ValueError(
                 f"tree node {self.size}: a drawn token needs its q_V, a chosen one has none (kind {kind!r})"

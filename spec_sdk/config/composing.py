@@ -264,6 +264,8 @@ def _unknown_choice(group: str, name: str, search_path: Sequence[str]) -> str:
     if extra is not None:
         return f"{group}: '{name}' is not installed; it comes with pip install 'spec-sdk[{extra}]'"
     known = options_of(group, search_path)
+    if group != "pipeline" and name in options_of("pipeline", search_path):
+        return f"{group}: '{name}' is a pipeline; write pipeline={name}"
     if group in PLUGIN_NODES:
         from spec_sdk.registry import Registry
 

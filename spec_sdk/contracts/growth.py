@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import Any
 
 from spec_sdk.contracts.request import Request
-from spec_sdk.errors import PluginFault
+from spec_sdk.errors import CallOf, PluginFault
 from spec_sdk.model.draft_levels import TreeShape
 from spec_sdk.ops import DraftLogits
 from spec_sdk.plugin import Plugin, not_inherited
@@ -99,14 +99,16 @@ class Growth(Plugin, ABC):
         """:meth:`grow`, begun: what a drafter calls. Raises PluginFault where ``grow`` is no generator, and at its end
         where it returns no tree.
         """
-        begun: object = self.grow(fed, root, depth, request, drafter)
+        with CallOf("growth", self.name):
+            begun: object = self.grow(fed, root, depth, request, drafter)
         if not isinstance(begun, Generator):
             kind = type(begun).__name__
             raise PluginFault(f"growth {self.name!r}: its grow is no generator (it has no yield); it returned a {kind}")
         return self._with_a_tree(begun)
 
     def _with_a_tree(self, begun: Growing) -> Growing:
-        tree: object = yield from begun
+        with CallOf("growth", self.name):
+            tree: object = yield from begun
         if not isinstance(tree, TokenTree):
             raise PluginFault(f"growth {self.name!r}: its grow returned {tree!r}, which is no tree")
         return tree

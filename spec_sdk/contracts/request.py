@@ -19,6 +19,7 @@ from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops import DraftLogits, Ops
 from spec_sdk.ops.logit_offsets import LogitOffsets
 from spec_sdk.tree import TokenTree
+from spec_sdk.whole_numbers import as_int
 
 LARGEST_TREE = 4096
 """Most nodes of a tree where nothing else is said."""
@@ -41,6 +42,11 @@ class Budget:
     level_cost: float = 0.0
     tokens_per_second: float = 0.0
 
+    def __post_init__(self) -> None:
+        if type(self.depth) is not int or type(self.nodes) is not int:
+            object.__setattr__(self, "depth", as_int(self.depth))
+            object.__setattr__(self, "nodes", as_int(self.nodes))
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -53,6 +59,10 @@ class Verdict:
     path: list[int]
     next_token: int
     tree: TokenTree
+
+    def __post_init__(self) -> None:
+        if type(self.next_token) is not int:
+            object.__setattr__(self, "next_token", as_int(self.next_token))
 
     @property
     def tokens(self) -> list[int]:

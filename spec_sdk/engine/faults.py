@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import get_args
 
 import torch
 
 from spec_sdk.contracts.request import Budget, Verdict
 from spec_sdk.model.session import token_fault
-from spec_sdk.ops.draws import DraftDistribution, Draw, DrawKind
+from spec_sdk.ops.draws import DRAW_KINDS, DraftDistribution, Draw
 from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.tree import TokenTree
-
-KINDS = get_args(DrawKind)
 
 
 def budget_fault(budget: object) -> str | None:
@@ -73,8 +70,8 @@ def draws_fault(tree: TokenTree, vocabulary: int) -> str | None:
 
 def _draw_fault(draw: Draw, vocabulary: int) -> str | None:
     source = draw.source
-    if draw.kind not in KINDS:
-        return f"its draw is {draw.kind!r}, which is none of {', '.join(KINDS)}"
+    if draw.kind not in DRAW_KINDS:
+        return f"its draw is {draw.kind!r}, which is none of {', '.join(DRAW_KINDS)}"
     if (source is None) != (draw.kind == "chosen"):
         return f"a drawn token needs its q_V, a chosen one has none (kind {draw.kind!r})"
     if source is None:

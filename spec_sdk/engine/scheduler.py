@@ -30,6 +30,7 @@ from spec_sdk.engine.tree_ahead import TreesAhead
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn, going_on
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
 from spec_sdk.engine.verification import Verification
+from spec_sdk.errors import CallOf, PluginFault
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.session import PREFILL_CHUNK
 from spec_sdk.model.step_clock import HostClock, StepClock
@@ -88,7 +89,14 @@ class Scheduler:
         """
         emit({"event": "request_start", "request": state.id, "prompt_tokens": state.prompt_length})
         state.target = self.target
-        self._roster.waiting.append(Active(state, emit, self.policy.for_request()))
+        self._roster.waiting.append(Active(state, emit, self._policy_of_a_request()))
+
+    def _policy_of_a_request(self) -> Policy:
+        with CallOf("policy", self.policy.name):
+            policy: object = self.policy.for_request()
+        if not isinstance(policy, Policy):
+            raise PluginFault(f"policy {self.policy.name!r}: its for_request returned {policy!r}, which is no policy")
+        return policy
 
     def cancel(self, request: int, reason: str = "interrupted") -> None:
         """End a request between steps; what was emitted stands. Does nothing if it has ended.

@@ -18,7 +18,7 @@ from spec_sdk.engine.faults import count_fault, draws_fault, verdict_fault
 from spec_sdk.engine.roster import Roster
 from spec_sdk.engine.target import Target
 from spec_sdk.engine.turn import Turn, going_on
-from spec_sdk.errors import CallOf, PluginFault, RequestError, UnusableLogits, UserError
+from spec_sdk.errors import CallOf, PluginFault, RequestError, UnusableLogits, UserError, WrongDraw
 from spec_sdk.ops import attempt, read_decisions, read_tops
 
 HALF_PRECISION = "float16 overflows where bfloat16 and float32 do not: model.dtype"
@@ -104,6 +104,8 @@ class Verification:
                 [tree.token_N[node] for node in tree.path_to(verdict.row)[1:]],
             )
             raise UserError(f"step {step}, target: {verdict} (row = tree node; {HALF_PRECISION})") from verdict
+        if isinstance(verdict, WrongDraw):
+            raise verdict.by(self._drafter.name) from verdict
         if isinstance(verdict, Exception):
             self._in_verifier.note(verdict)
             raise verdict

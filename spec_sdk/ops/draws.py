@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, overload
+from typing import Literal, Protocol, get_args, overload
 
 import torch
 
@@ -16,6 +16,7 @@ from spec_sdk.ops.vocabulary_row import SomeLogits
 PART = "/"
 """Stands between a drafter's name and that of a part of it."""
 DrawKind = Literal["chosen", "with_replacement", "without_replacement"]
+DRAW_KINDS: tuple[str, ...] = get_args(DrawKind)
 
 
 def part_of(drafter: str, part: str) -> str:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from spec_sdk.errors import UnusableLogits
+from spec_sdk.errors import UnusableLogits, WrongDraw
 from spec_sdk.ops.draws import DraftDistribution, Draw, DrawnTree
 from spec_sdk.ops.inversion import first_beyond
 from spec_sdk.ops.residual import remove, residual
@@ -230,17 +230,11 @@ def possible(q: float, tree: DrawnTree, draw: Draw) -> float:
     return q
 
 
-def not_a_number(tree: DrawnTree, draw: Draw) -> ValueError:
+def not_a_number(tree: DrawnTree, draw: Draw) -> WrongDraw:
     """The error of a draw whose distribution is NaN at other tokens than the drawn one."""
-    return ValueError(
-        f"tree node {draw.node}: drafter {draw.drafter!r} says that it drew token {tree.token_N[draw.node]} from a "
-        "distribution that is NaN elsewhere"
-    )
+    return WrongDraw(draw.node, draw.drafter, tree.token_N[draw.node], "that is NaN elsewhere")
 
 
-def impossible(q: float, tree: DrawnTree, draw: Draw) -> ValueError:
+def impossible(q: float, tree: DrawnTree, draw: Draw) -> WrongDraw:
     """The error of a draw that says it gave a token of probability ``q``, which is 0 or none."""
-    return ValueError(
-        f"tree node {draw.node}: drafter {draw.drafter!r} says that it drew token {tree.token_N[draw.node]} from a "
-        f"distribution in which that token has probability {q}"
-    )
+    return WrongDraw(draw.node, draw.drafter, tree.token_N[draw.node], f"in which that token has probability {q}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
@@ -54,8 +55,12 @@ class CheckPlugin(Task):
         offer = registry.offer(kind, name)
         if not app.json:
             print(f"{kind} {name} ({offer.package} {offer.version})", flush=True)
-        for check in checks_of(subject):
-            passed, words = outcome(check)
+        # JSON is all that stdout gets, whatever a plugin prints
+        with contextlib.redirect_stdout(sys.stderr) if app.json else contextlib.nullcontext():
+            checks = checks_of(subject)
+        for check in checks:
+            with contextlib.redirect_stdout(sys.stderr) if app.json else contextlib.nullcontext():
+                passed, words = outcome(check)
             found.append({"check": check.promise, "passed": passed, "evidence": words})
             if not app.json:
                 said = f": {words}" if passed is False else f" ({words})" if words else ""

@@ -47,6 +47,14 @@ class Crashes(Policy):
         return Budget(2)
 
 
+class Prints(Policy):
+    name = "prints"
+
+    def budget(self, request: Request) -> Budget:
+        print("a budget")
+        return Budget(2)
+
+
 class Litters(Task):
     """Writes where it should not, and returns nothing."""
 
@@ -60,7 +68,7 @@ class Litters(Task):
 def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another package's plugins, beside those that are installed."""
     registry = Registry.discover.__wrapped__(Registry)
-    for plugin in (Greedily, Crashes, Litters, Nowhere, Uncompiled, FailsAtOnce, Exits):
+    for plugin in (Greedily, Crashes, Prints, Litters, Nowhere, Uncompiled, FailsAtOnce, Exits):
         registry.register(plugin, "their-package", "1.0")
     assert not registry.problems
     monkeypatch.setattr(Registry, "discover", lambda: registry)
@@ -145,6 +153,11 @@ def test_what_a_plugin_raises_is_told_with_its_place_as_json_too(cli: Cli) -> No
     assert found["plugin"] == {"kind": "policy", "name": "crashes", "package": "their-package", "version": "1.0"}
     failed = [check["evidence"] for check in found["checks"] if check["passed"] is False]
     assert failed and failed[0].startswith("KeyError: 'no such step' (test_check.py, line ")
+
+
+def test_what_a_plugin_prints_is_no_part_of_the_json(cli: Cli) -> None:
+    done = cli("task=check", "plugin=prints", "json=true")
+    assert json.loads(done.out)["plugin"]["name"] == "prints" and "a budget" in done.err
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,7 @@ def test_options_of_a_drafter_inside_a_drafter() -> None:
     [
         (["pipeline=easyspec_tre"], "pipeline: unknown pipeline 'easyspec_tre', did you mean 'easyspec_tree'?"),
         (["drafter=easispec"], "drafter: unknown drafter 'easispec', did you mean 'easyspec'?"),
+        (["drafter=easyspec_paper"], "drafter: 'easyspec_paper' is a pipeline; write pipeline=easyspec_paper"),
         (["predictor=sink"], "predictor: 'sink' is another name of 'attention_sink'; write predictor=attention_sink"),
         (["policy.dept=2"], "policy.dept: unknown option of policy 'break_even'; there are"),
         (["drafter=none", "drafter.x=2"], "drafter.x: unknown option of drafter 'none' (it has no options)"),

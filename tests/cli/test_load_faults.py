@@ -53,6 +53,14 @@ def test_what_is_wrong_has_its_place(install: Callable[..., Registry], code: str
     ]
 
 
+def test_what_an_import_prints_is_no_output(
+    install: Callable[..., Registry], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("loud", f"{HOOK}print('hello')\n@hookimpl\ndef spec_sdk_plugins():\n    return []\n")
+    told = capsys.readouterr()
+    assert told.out == "" and told.err == "hello\n"
+
+
 def test_a_package_that_only_watches_offers_nothing(install: Callable[..., Registry]) -> None:
     registry = install("watching_package", f"{HOOK}@hookimpl\ndef spec_sdk_event(event):\n    pass\n")
     assert not registry.problems

@@ -12,12 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spec_sdk import Engine, SamplingParams, UserError
-from spec_sdk.contracts import Budget, DraftLogits, Growing
+from spec_sdk.contracts import Budget, DraftLogits, Growing, Request
 from spec_sdk.errors import PluginFault, RequestError
 from spec_sdk.model.session import Session
 from spec_sdk.testing import reference_sampler, request_for
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_drafters.growing_draft import GrowingDraft
+from spec_sdk_growth.beam import BeamConfig, BeamGrowth
 from tests.support.text_engine import checkpoint as checkpoint
 
 PROMPTS = ["Why is the sky blue?", "Name three colours."]
@@ -51,6 +52,27 @@ def test_a_growth_that_asks_for_no_node_is_named() -> None:
     with pytest.raises(RequestError) as caught:
         GrowingDraft(request, tree, growing(), root, root.vocabulary, Budget(0)).advance(None)
     assert isinstance(caught.value.__cause__, PluginFault) and "of no node" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_a_growth_raises_has_its_name(begun: bool) -> None:
+    class Fails(BeamGrowth):
+        name = "fails"
+
+        def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+            if not begun:
+                raise KeyError("level")
+            return self.levels(fed)
+
+        def levels(self, fed: TreeBuilder) -> Growing:
+            yield 0
+            raise KeyError("level")
+
+    growth, root = Fails(BeamConfig()), DraftLogits.over_all(torch.ones(1, 4))
+    request = request_for([1], reference_sampler(SamplingParams()), 0).view
+    with pytest.raises(KeyError) as raised:
+        list(growth.growing(TreeBuilder(1, 9), root, 2, request, "mine"))
+    assert raised.value.__notes__ == ["in growth 'fails'"]
 
 
 @pytest.mark.parametrize("drafting", ["grow", "feed"])

@@ -25,7 +25,7 @@ from spec_sdk.contracts import (
 )
 from spec_sdk.engine.faults import verdict_fault
 from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
-from spec_sdk.errors import UnusableLogits, UserError
+from spec_sdk.errors import PluginFault, UnusableLogits, UserError
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
@@ -304,6 +304,20 @@ def test_a_budget_that_is_none_names_the_policy(budget: Any, message: str) -> No
 
     _, errors = serve(engine_of(policy=Wrong(None)), PROMPTS[:1])
     assert str(errors[0]) == f"policy 'wrong': a budget's {message}" or str(errors[0]) == f"policy 'wrong': {message}"
+
+
+def test_a_policy_without_one_for_a_request_is_named() -> None:
+    class Wrong(Policy):
+        name = "wrong"
+
+        def budget(self, request: Request) -> Budget:
+            return Budget(1)
+
+        def for_request(self) -> Any:
+            return None
+
+    with pytest.raises(PluginFault, match="^policy 'wrong': its for_request returned None, which is no policy$"):
+        serve(engine_of(policy=Wrong(None)), PROMPTS[:1])
 
 
 def test_a_cancelled_request_leaves_and_its_slot_is_used_again(expected: dict[int, list[int]]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams
+from spec_sdk.contracts import Budget, Drafter, Policy, Request, SamplingParams, Verdict
 from spec_sdk.engine.scheduler import Scheduler
 from spec_sdk.errors import PluginFault
 from spec_sdk.model.session import Session
@@ -74,6 +74,8 @@ def test_arrays_that_are_no_tree(changed: dict[str, Any], fault: str) -> None:
         ((0, -2, "chosen"), "token id -2 is negative"),
         ((0, 2, "with_replacement"), "a drawn token needs its q_V"),
         ((0, 2, "chosen", torch.ones(3)), "a chosen one has none"),
+        ((0, 2, "choosen"), "unknown kind 'choosen', did you mean 'chosen'?"),
+        ((0, 2, "choosen", torch.ones(3) / 3), "unknown kind 'choosen', did you mean 'chosen'?"),
         ((0, 3, "with_replacement", torch.ones(3) / 3), "token 3 lies outside its q_V of 3 tokens"),
     ],
 )
@@ -158,6 +160,25 @@ def test_a_token_that_the_model_does_not_have() -> None:
 def test_tokens_of_other_libraries_become_ints(number: Any) -> None:
     tree = TokenTree.chain(number(1), [number(0), number(3)])
     assert tree.token_N == (1, 0, 3) and {type(token) for token in tree.token_N} == {int}
+
+
+@pytest.mark.parametrize("number", [np.int64, torch.tensor, np.uint8])
+def test_whole_numbers_of_a_budget_and_a_verdict_become_ints(number: Any) -> None:
+    budget, tree = Budget(number(2), number(3)), TokenTree.chain(1, [0])
+    verdict = Verdict([0], number(3), tree)
+    assert {type(whole) for whole in (budget.depth, budget.nodes, verdict.next_token)} == {int}
+    assert budget == Budget(2, 3) and verdict == Verdict([0], 3, tree)
+    assert first_tokens(Fixed(tree), Budget(number(1)))
+
+
+def test_a_draw_without_its_drafters_name_is_the_engines_drafters() -> None:
+    builder = TreeBuilder(1)
+    builder.add(0, 2, "with_replacement", torch.tensor([0.5, 0.5, 0.0, 0.0]))
+    fault = "tree node 1: drafter 'stubborn' says that it drew token 2 from a distribution in which that token has"
+    request = request_for([1], reference_sampler(SamplingParams(temperature=1.0)), 0)
+    scheduler = Scheduler(TableModel(4, 0), Fixed(builder.build().tree), MultiStep(None), Grants(Budget(1)))
+    with pytest.raises(PluginFault, match=f"^{fault}"):
+        next(scheduler.run(request))
 
 
 @pytest.mark.parametrize("token", [2.0, "2", None, torch.tensor([1, 2]), np.float32(2)])
