@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_sdk.config.checked_plugin import find_plugin
 from spec_sdk.contracts import Task, option
-from spec_sdk.errors import UserError, cause_of, in_a_line, message_of
+from spec_sdk.errors import PluginFault, UserError, cause_of, in_a_line, message_of
 from spec_sdk.registry import Registry
 from spec_sdk.settings import PLUGIN_NODES, Settings
 
@@ -93,6 +93,9 @@ def outcome(check: Check) -> tuple[bool | None, str]:
         return False, message_of(error) if str(error) else "an assertion of the plugin's own failed"
     except (Exception, SystemExit) as raised:  # a plugin under test may raise anything
         fault = cause_of(raised)
+        if isinstance(fault, PluginFault):
+            # raised where it was found, not where the plugin is wrong
+            return False, str(fault)
         where = traceback.extract_tb(fault.__traceback__)[-1]
         return False, f"{in_a_line(fault)} ({Path(where.filename).name}, line {where.lineno})"
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.contracts import Random, Sampler
+from spec_sdk.contracts.sampler_faults import as_probabilities
 from spec_sdk.ops import DrawnTree, Rows
 from spec_sdk.tree import DraftDistribution
 
@@ -30,7 +31,7 @@ class Remembering(Sampler):
             return self.inner.probabilities(logits_NV)
         key = logits_NV.numpy().tobytes()
         if key not in self._known:
-            self._known[key] = self.inner.probabilities(logits_NV)
+            self._known[key] = as_probabilities(self.inner.name, self.inner.probabilities(logits_NV), logits_NV)
         return self._known[key].clone()
 
     def choices(self, logits_NV: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from spec_sdk.contracts import GUARANTEES, Sampler, SamplingParams
+from spec_sdk.contracts.sampler_faults import as_choices, as_probabilities
 from spec_sdk.testing.check import Check, Skipped, run_checks
 from spec_sdk.testing.defaults import MakeSampler, MultiStepRule
 from spec_sdk.testing.enumeration import ENUMERATED, difference
@@ -66,7 +67,8 @@ def sampler_checks(make_sampler: MakeSampler, *, draws: int = DRAWS, seed: int =
 
     def randomness() -> str:
         sampler = make_sampler(SamplingParams(temperature=1.0))
-        p_V = sampler.probabilities(logits_NV[:1, :12] / 2)[0]
+        few_NV = logits_NV[:1, :12] / 2
+        p_V = as_probabilities(sampler.name, sampler.probabilities(few_NV), few_NV)[0]
         _check_randomness(sampler, p_V, logits_NV[1, :12], draws, torch.Generator().manual_seed(seed))
         return f"{draws} tokens each"
 
@@ -97,7 +99,7 @@ def _check_guarantee(sampler: Sampler) -> str:
 def _check_probabilities(make_sampler: MakeSampler, logits_NV: torch.Tensor) -> str | None:
     for params in PARAMS:
         sampler = make_sampler(params)
-        p_NV = sampler.probabilities(logits_NV)
+        p_NV = as_probabilities(sampler.name, sampler.probabilities(logits_NV), logits_NV)
         if sampler.own_probabilities:
             _check_own_probabilities(sampler, p_NV, logits_NV, words_of(params))
             continue
@@ -177,10 +179,11 @@ def _check_greedy(sampler: Sampler, logits_NV: torch.Tensor) -> None:
     expected_NV = torch.zeros_like(logits_NV)
     for row, token in enumerate(largest_N):
         expected_NV[row, token] = 1
-    assert torch.equal(sampler.probabilities(logits_NV), expected_NV), (
+    p_NV = as_probabilities(sampler.name, sampler.probabilities(logits_NV), logits_NV)
+    assert torch.equal(p_NV, expected_NV), (
         "greedy probabilities must be 1 at the first of the largest logits and 0 elsewhere"
     )
-    choices = sampler.choices(logits_NV).tolist()
+    choices = as_choices(sampler.name, sampler.choices(logits_NV), logits_NV).tolist()
     assert choices == largest_N, f"the greedy choices are {choices}, the largest logits are at {largest_N}"
 
 

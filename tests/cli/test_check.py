@@ -13,7 +13,18 @@ import pytest
 import torch
 
 from spec_sdk import plugin_source
-from spec_sdk.contracts import PLUGIN_KINDS, Budget, Constraint, Drafter, Growth, Matcher, Policy, Request, Task
+from spec_sdk.contracts import (
+    PLUGIN_KINDS,
+    Budget,
+    Constraint,
+    Drafter,
+    Growth,
+    Matcher,
+    Policy,
+    Request,
+    Sampler,
+    Task,
+)
 from spec_sdk.errors import UserError
 from spec_sdk.registry import Registry
 from spec_sdk.testing import check_task
@@ -55,6 +66,13 @@ class Prints(Policy):
         return Budget(2)
 
 
+class Lists(Sampler):
+    name = "lists"
+
+    def probabilities(self, logits_NV: torch.Tensor) -> Any:
+        return logits_NV.softmax(-1).tolist()
+
+
 class Litters(Task):
     """Writes where it should not, and returns nothing."""
 
@@ -68,7 +86,7 @@ class Litters(Task):
 def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another package's plugins, beside those that are installed."""
     registry = Registry.discover.__wrapped__(Registry)
-    for plugin in (Greedily, Crashes, Prints, Litters, Nowhere, Uncompiled, FailsAtOnce, Exits):
+    for plugin in (Greedily, Crashes, Prints, Lists, Litters, Nowhere, Uncompiled, FailsAtOnce, Exits):
         registry.register(plugin, "their-package", "1.0")
     assert not registry.problems
     monkeypatch.setattr(Registry, "discover", lambda: registry)
@@ -158,6 +176,17 @@ def test_what_a_plugin_raises_is_told_with_its_place_as_json_too(cli: Cli) -> No
 def test_what_a_plugin_prints_is_no_part_of_the_json(cli: Cli) -> None:
     done = cli("task=check", "plugin=prints", "json=true")
     assert json.loads(done.out)["plugin"]["name"] == "prints" and "a budget" in done.err
+
+
+def test_probabilities_of_another_type_are_named_by_every_check_that_asks_for_them(cli: Cli) -> None:
+    done = cli("task=check", "plugin=lists")
+    failed = [line for line in done.out.splitlines() if line.startswith("FAIL")]
+    assert len(failed) == 5
+    for line in failed:
+        assert (
+            ": sampler 'lists': its probabilities are of type list, and no tensor, they must be floating-point" in line
+        )
+        assert line.endswith("as the logits")
 
 
 @pytest.mark.parametrize(
