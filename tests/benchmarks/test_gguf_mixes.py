@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"hidden": 256, "inner": 512, "layers": 8, "heads": 4, "
 def test_files_in_few_bits_beside_dense_weights(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = SHAPES[name]
     gains = {gain: 256 if dims == shape.hidden else dims for gain, dims in shape.gains.items()}
-    few = {"experts": 6, "per_token": 2} if shape.experts else {}
+    few: dict[str, Any] = {"experts": 6, "per_token": 2} if shape.experts else {}
     monkeypatch.setitem(SHAPES, name, replace(shape, gains=gains, **SMALL, **few))
     output = tmp_path / "mixes.json"
     mixes = [f"--shape={name}", "--mixes", "Q4_0", "Q5_K_M"]
