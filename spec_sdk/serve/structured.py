@@ -124,7 +124,7 @@ def _parsed(given: Schema | str) -> Schema:
 
 
 _OF_OUTPUTS = {"pattern": "regex", "choices": "choice", "text": "grammar", "schema": "json"}
-_OF_FORMAT = {"text": "json_schema", "schema": "json_schema"}
+_OF_FORMAT = {"text": "json_schema", "schema": "json_schema.schema"}
 """What constraints' options are called in requests."""
 
 
@@ -134,8 +134,8 @@ def refused_structure(message: str, structured: bool) -> Refusal | None:
         return None
     name, names = ("structured_outputs", _OF_OUTPUTS) if structured else ("response_format", _OF_FORMAT)
     option, colon, rest = message.removeprefix("constraint").partition(":")
-    own = option.removeprefix(".")
-    where = f"{name}.{names.get(own, own)}" if own else name
+    own, dot, inside = option.removeprefix(".").partition(".")
+    where = f"{name}.{names.get(own, own)}{dot}{inside}" if own else name
     return Refusal(400, f"{where}{colon}{rest}", name)
 
 

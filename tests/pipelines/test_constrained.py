@@ -251,6 +251,54 @@ def test_what_is_refused(case: str, engine: Engine) -> None:
         engine.generate("Say: ", constraint="yes|no")  # type: ignore[arg-type]
 
 
+NUMBERS: dict[str, tuple[dict[str, Any], str]] = {
+    "two bounds": ({"type": "integer", "minimum": 10**30, "maximum": 10**30 + 5}, ".minimum: 1"),
+    "one bound": (
+        {"type": "number", "exclusiveMaximum": -(2**53)},
+        ".exclusiveMaximum: -9007199254740992 must be betw",
+    ),
+    "inside": (
+        {"items": {"properties": {"a": {"minimum": 1e19}}}},
+        ".items.properties.a.minimum: 1e+19",
+    ),
+    "decimals": ({"type": "number", "maximum": 1e-100}, ".maximum: 1e-100 has more than 60 decimals"),
+    "no number": ({"type": "number", "maximum": "a"}, '.maximum: "a" must be a number'),
+    "const": (
+        {"const": 12345678901234567890123},
+        ".const: 12345678901234567890123 must be between -9007199254740991 and",
+    ),
+    "const that ended the process": ({"const": -(2**63)}, ".const: -9223372036854775808 must be between"),
+    "enum": ({"anyOf": [{"enum": ["a", {"b": [2**60]}]}]}, ".anyOf[0].enum: 1152921504606846976 must be between"),
+    "multiple": ({"type": "integer", "multipleOf": 2**31}, ".multipleOf: 2147483648 must be above 0, and 100000000"),
+    "digits": ({"type": "integer", "multipleOf": 999983}, ".multipleOf: 999983 has more than 5 significant digits"),
+    "small": ({"type": "number", "multipleOf": 1e-12}, ".multipleOf: 1e-12 has more than 8 decimals"),
+    "negative": ({"type": "number", "multipleOf": -3}, ".multipleOf: -3 must be above 0"),
+    "both": (
+        {"allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]},
+        ".allOf[1].multipleOf: it and the others have more",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_numbers_that_no_answer_could_be_held_to(case: str, engine: Engine) -> None:
+    schema, told = NUMBERS[case]
+    with pytest.raises(UserError) as refused:
+        engine.generate("Say: ", constraint={"name": "json_schema", "schema": schema})
+    assert f"constraint.schema{told}" in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [2**53 - 1, -(2**53 - 1), 0.125, 1e-8])
+def test_the_largest_numbers_that_answers_are_held_to(value: float, engine: Engine) -> None:
+    for schema in (
+        {"const": value},
+        {"type": "number", "minimum": value, "maximum": value},
+        {"enum": [value], "multipleOf": 1e-8},
+    ):
+        [answer] = engine.generate("Say: ", constraint={"name": "json_schema", "schema": schema}, max_new_tokens=40)
+        assert answer.finish_reason == "stop" and json.loads(answer.text) == value, (schema, answer.text)
+
+
 def test_without_the_library(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"'regex' needs llguidance: pip install 'spec-sdk\[constrained\]'"):

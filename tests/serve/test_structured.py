@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "keyword": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
         "response_format",
-        "response_format.json_schema: the keyword 'not' is not supported",
+        "response_format.json_schema.schema: the keyword 'not' is not supported",
     ),
     "no schema": ({"response_format": {"type": "json_schema"}}, "response_format", "needs json_schema"),
     "both types": (
@@ -121,13 +121,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "false": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": False}}},
         "response_format",
-        "response_format.json_schema: false allows no answer",
+        "response_format.json_schema.schema: false allows no answer",
     ),
     "large": ({"structured_outputs": {"regex": "a" * 300_000}}, "structured_outputs", "has 300000 characters"),
     "grammar": (
         {"structured_outputs": {"grammar": "start: b"}},
         "structured_outputs",
         "structured_outputs.grammar: at 1(8): unknown name",
+    ),
+    "number": (
+        {"structured_outputs": {"json": {"properties": {"a": {"type": "integer", "minimum": 10**40}}}}},
+        "structured_outputs",
+        f"structured_outputs.json.properties.a.minimum: {str(10**40)[:40]}… must be between",
     ),
     "no choice": ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least 1 item"),
     "deep": (

@@ -13,7 +13,8 @@ from spec_sdk.errors import UserError
 from spec_sdk.files import expanded, read_text
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk_constraints.llguidance_grammars import check_installed, check_one_given, check_size, matcher_of
-from spec_sdk_constraints.schema_keywords import check_keywords
+from spec_sdk_constraints.schema_keywords import check_keywords, schemas_in
+from spec_sdk_constraints.schema_numbers import check_numbers
 
 OBJECT = {"type": "object"}
 """The schema of any JSON object."""
@@ -72,6 +73,7 @@ class JsonSchemaConstraint(Constraint):
             if schema is False:
                 raise UserError("constraint.schema: false allows no answer at all")
             check_keywords(schema, "constraint.schema")
+            check_numbers(schemas_in(schema, "constraint.schema"))
         except RecursionError as error:
             raise UserError("constraint.schema: it is nested too deeply") from error
         # a schema cannot change how it is read

@@ -95,7 +95,7 @@ NAMED = ("properties", "patternProperties", "$defs", "definitions")
 
 def check_keywords(schema: Any, where: str) -> None:
     """Raise UserError for the first keyword anywhere in a schema that an answer could not be held to."""
-    for place, one in _schemas(schema, where):
+    for place, one in schemas_in(schema, where):
         if isinstance(one, bool):
             continue
         if not isinstance(one, dict):
@@ -109,7 +109,7 @@ def check_keywords(schema: Any, where: str) -> None:
                 raise UserError(f"{place}: x-guidance would change how a schema is read; leave it out")
 
 
-def _schemas(schema: Any, where: str) -> Iterator[tuple[str, Any]]:
+def schemas_in(schema: Any, where: str) -> Iterator[tuple[str, Any]]:
     """Every schema inside a schema, itself included, and where it stands."""
     yield where, schema
     if not isinstance(schema, dict):
@@ -118,12 +118,12 @@ def _schemas(schema: Any, where: str) -> Iterator[tuple[str, Any]]:
         inner = schema.get(keyword)
         # an array of schemas is what prefixItems was called before
         if isinstance(inner, dict | bool):
-            yield from _schemas(inner, f"{where}.{keyword}")
+            yield from schemas_in(inner, f"{where}.{keyword}")
     for keyword in (*SEVERAL, "items"):
         if isinstance(listed := schema.get(keyword), list):
             for i, inner in enumerate(listed):
-                yield from _schemas(inner, f"{where}.{keyword}[{i}]")
+                yield from schemas_in(inner, f"{where}.{keyword}[{i}]")
     for keyword in NAMED:
         if isinstance(named := schema.get(keyword), dict):
             for name, inner in named.items():
-                yield from _schemas(inner, f"{where}.{keyword}.{name}")
+                yield from schemas_in(inner, f"{where}.{keyword}.{name}")
