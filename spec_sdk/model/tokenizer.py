@@ -14,11 +14,14 @@ from spec_sdk.files import read_text
 from spec_sdk.model.chat_template import ChatTemplate
 from spec_sdk.model.config_fields import Fields, read_json_object
 from spec_sdk.model.lfs_pointer import check_pointer
+from spec_sdk.model.token_bytes import bytes_per_token
 from spec_sdk.model.tokenizer_stream import TokenStream
 
 TOKENIZER_NAME = "tokenizer.json"
 WORD_BEGIN = "\N{LOWER ONE EIGHTH BLOCK}"
 """What SentencePiece writes for the space before a word."""
+SHORT = 4096
+"""Characters of a text that is encoded while other threads wait: only a batch, of one too, lets them run."""
 
 
 class Tokenizer:
@@ -49,6 +52,11 @@ class Tokenizer:
     def vocabulary(self) -> Mapping[str, int]:
         return dict(self._fast.get_vocab(with_added_tokens=True))
 
+    @functools.cached_property
+    def bytes_per_token(self) -> int | None:
+        """Bytes of a text that a token may stand for, at most; None where no such number is known."""
+        return bytes_per_token(self.to_json())
+
     def to_json(self) -> str:
         """The tokenizer as the text of a ``tokenizer.json``, for libraries that read that."""
         return self._fast.to_str()
@@ -62,7 +70,11 @@ class Tokenizer:
 
         Raises UserError for text with a token that the model has no embedding for.
         """
-        ids = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+        if len(text) <= SHORT:
+            ids = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+        else:
+            [encoded] = self._fast.encode_batch([text], add_special_tokens=add_special_tokens)
+            ids = encoded.ids
         if add_special_tokens:
             ids = self._with_bos(ids)
         largest = max(ids, default=0)

@@ -165,7 +165,17 @@ def _prompt_tokens(body: CompletionBody, engine: Engine) -> list[list[int]]:
 
 def _text_tokens(text: str, engine: Engine) -> list[int]:
     check_text(text)
+    _check_size(text, engine, "prompt")
     return engine.tokenizer.encode(text)
+
+
+def _check_size(text: str, engine: Engine, option: str) -> None:
+    """Raise Refusal for a text that cannot fit the context, before it is encoded, which takes longest."""
+    most = engine.tokenizer.bytes_per_token
+    size = len(text.encode())
+    if most is not None and size > engine.context * most:
+        message = f"{option}: its {size} bytes are more than {engine.context} tokens, the context, can stand for"
+        raise Refusal(400, message, option, "context_length_exceeded")
 
 
 def _chat_tokens(body: ChatBody, engine: Engine) -> list[int]:
@@ -177,4 +187,6 @@ def _chat_tokens(body: ChatBody, engine: Engine) -> list[int]:
         text = content if isinstance(content, str) else "".join(part.text for part in content)
         messages.append({"role": "system" if message.role == "developer" else message.role, "content": text})
     check_text("\n".join(message["content"] for message in messages), "messages: all of their content")
-    return engine.tokenizer.chat(messages)
+    rendered = engine.tokenizer.render(messages)
+    _check_size(rendered, engine, "messages")
+    return engine.tokenizer.encode_rendered(rendered)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 from spec_sdk.errors import UserError
@@ -211,3 +214,49 @@ def test_broken_tokenizer_files(content: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tokenizer.json: is not a tokenizer") as caught:
         Tokenizer(tmp_path, ROWS)
     assert "\n" not in str(caught.value)
+
+
+def test_a_long_text_is_encoded_while_other_threads_run(both: dict[str, Tokenizer]) -> None:
+    text = "".join(f"word{i} <|im_end|> <s>é\u200d😀\t" for i in range(60_000))
+    for name, tokenizer in both.items():
+        longest, ticks, ended = 0.0, 0, threading.Event()
+
+        def tick(ended: threading.Event = ended) -> None:
+            nonlocal longest, ticks
+            last = time.monotonic()
+            while not ended.is_set():
+                time.sleep(0.001)
+                longest, last, ticks = max(longest, time.monotonic() - last), time.monotonic(), ticks + 1
+
+        other = threading.Thread(target=tick)
+        other.start()
+        began = time.monotonic()
+        ids = tokenizer.encode(text)
+        took = time.monotonic() - began
+        ended.set()
+        other.join()
+        assert longest < took / 2 and ticks > 5, (name, longest, took)
+        fast = FastTokenizer.from_str(tokenizer.to_json())
+        for special in (False, True):
+            same = tokenizer.encode(text, add_special_tokens=special)
+            assert same == fast.encode(text, add_special_tokens=special).ids
+        assert same == ids
+
+
+def test_bytes_of_a_token(both: dict[str, Tokenizer], tmp_path: Path) -> None:
+    for tokenizer in both.values():
+        assert tokenizer.bytes_per_token == max(len(token.encode()) for token in tokenizer.vocabulary)
+    composing = byte_level()
+    composing.normalizer = normalizers.Sequence([normalizers.NFC()])
+    jamo = "\u1112\u1161\u11ab"
+    assert save(tmp_path / "nfc", composing).bytes_per_token == 3 * (both["bytes"].bytes_per_token or 0)
+    assert len(jamo.encode()) == 3 * len(unicodedata.normalize("NFC", jamo).encode())
+    stripping, splitting, fusing, marking = byte_level(), byte_level(), sentencepiece(), byte_level()
+    stripping.normalizer = normalizers.Strip()
+    splitting.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(" ", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    fusing.model.byte_fallback = False
+    marking.add_special_tokens([AddedToken("<mask>", lstrip=True)])
+    for number, fast in enumerate((stripping, splitting, fusing, marking)):
+        assert save(tmp_path / str(number), fast).bytes_per_token is None

@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from spec_sdk import Engine
+from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.serve.replies import LEAST
 from tests.support.serving import MODEL, Served, get, post
 
@@ -208,6 +209,18 @@ def test_refused_chats(options: dict[str, Any], told: str, server: Served) -> No
     status, reply = post(server.port, "/v1/chat/completions", json.dumps({"messages": CHAT, **options}).encode())
     error = json.loads(reply)["error"]
     assert status == 400 and told in error["message"] and str(error["param"]).startswith(told), error
+
+
+def test_what_cannot_fit_is_refused_before_it_is_read(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tokenizer, "encode", None)
+    for path, option, text in (
+        ("/v1/completions", "prompt", {"prompt": "hello " * 500_000}),
+        ("/v1/chat/completions", "messages", {"messages": [{"role": "user", "content": "hello " * 500_000}]}),
+    ):
+        status, reply = post(server.port, path, json.dumps(text).encode())
+        error = json.loads(reply)["error"]
+        assert status == 400 and error["code"] == "context_length_exceeded" and error["param"] == option, error
+        assert "are more than 4096 tokens, the context, can stand for" in error["message"]
 
 
 def test_an_answer_can_be_sent_back_as_it_came(client: openai.OpenAI, engine: Engine) -> None:
