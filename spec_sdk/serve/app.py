@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -34,6 +35,8 @@ from spec_sdk.serve.replies import ChatReplies, CompletionReplies, Replies
 from spec_sdk.version import __version__
 
 DONE = b"data: [DONE]\n\n"
+LAST_EVENT_S = 1.0
+"""How long a stream that has run out of time waits to tell so."""
 
 
 class ErrorDetail(BaseModel):
@@ -88,7 +91,7 @@ class Service:
         if body.stream:
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return Streamed(self, asked, replies, usage, request)
-        with self._admission.admitted(asked.answers, asked.several), self._in_time():
+        with self._admission.admitted(asked.answers, asked.several), self.in_time():
             async with asyncio.timeout(self.config.timeout):
                 answers = await unless_left(request, self._answers(asked))
         self._log(replies.id, asked, answers)
@@ -139,14 +142,13 @@ class Service:
         return [answers[index] for index in range(asked.answers)]
 
     @contextmanager
-    def _in_time(self) -> Any:
+    def in_time(self) -> Iterator[None]:
+        """Raises Refusal for the TimeoutError of what is within."""
         try:
             yield
         except TimeoutError:
-            raise self.too_late() from None
-
-    def too_late(self) -> Refusal:
-        return Refusal(504, f"the answer was not there within {self.config.timeout:g} s", code="timeout")
+            message = f"the answer was not there within {self.config.timeout:g} s"
+            raise Refusal(504, message, code="timeout") from None
 
     def _log(self, name: str, asked: Asked, answers: Sequence[Answer]) -> None:
         if self.config.log_prompts:
@@ -172,12 +174,20 @@ class Streamed(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = asyncio.Event()
         try:
-            async with asyncio.timeout(self._service.config.timeout):
-                await unless_left(self._request, self._send(send, begun))
-        except TimeoutError:
-            # once begun, a response can only be cut off
+            with self._service.in_time():
+                async with asyncio.timeout(self._service.config.timeout):
+                    await unless_left(self._request, self._send(send, begun))
+        except Refusal as refusal:
             if not begun.is_set():
-                raise self._service.too_late() from None
+                raise
+            await self._end(send, refusal)
+
+    async def _end(self, send: Send, refusal: Refusal) -> None:
+        """Tell why it ends here; whoever does not read that is cut off."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_EVENT_S):
+                await send({"type": "http.response.body", "body": _event(refusal.as_data()), "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, begun: asyncio.Event) -> None:
         service = self._service
