@@ -18,7 +18,7 @@ from spec_sdk.errors import ConstraintLimit, OneLineError
 from spec_sdk.say import say
 from spec_sdk.serve.asking import Asked
 from spec_sdk.serve.counts import Counts
-from spec_sdk.serve.faults import unsound
+from spec_sdk.serve.faults import Refusal, unsound
 from spec_sdk.serve.structured import limit_reached
 
 T = TypeVar("T")
@@ -85,24 +85,32 @@ async def parts_of(asked: Asked, engine: Engine, counts: Counts) -> AsyncGenerat
         counts.seconds.observe(time.monotonic() - began)
 
 
-async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What ``work`` gives. If the client leaves meanwhile it is cancelled, and ClientLeft is raised."""
+async def unless(work: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, Exception]) -> T:
+    """What ``work`` gives. If one of ``others`` is done before it, work is cancelled, and what that one gave raised."""
     task = asyncio.create_task(work)
-    watch = asyncio.create_task(_left(request))
+    watches = [asyncio.create_task(other) for other in others]
     try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, *watches}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise ClientLeft
+        raise next(watch.result() for watch in watches if watch.done())
     finally:
-        for one in (task, watch):
+        for one in (task, *watches):
             one.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
+        await asyncio.gather(task, *watches, return_exceptions=True)
 
 
-async def _left(request: Request) -> None:
+async def left(request: Request) -> Exception:
+    """When the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    return ClientLeft()
+
+
+async def shut_down(ending: asyncio.Event) -> Exception:
+    """When the server ends before its answers do."""
+    await ending.wait()
+    return Refusal(503, "the server is shutting down", code="shutting_down")
 
 
 def tell_of(error: BaseException) -> None:

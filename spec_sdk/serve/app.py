@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from spec_sdk.api.engine import Engine
 from spec_sdk.errors import did_you_mean
 from spec_sdk.say import say
 from spec_sdk.serve.admission import Admission
-from spec_sdk.serve.answering import parts_of, unless_left
+from spec_sdk.serve.answering import T, left, parts_of, shut_down, unless
 from spec_sdk.serve.asking import Asked, asked_of
 from spec_sdk.serve.bodies import Body, ChatBody, CompletionBody
 from spec_sdk.serve.counts import Counts
@@ -70,7 +70,9 @@ ANSWERED: dict[int | str, dict[str, Any]] = {
 
 
 class Service:
-    """An engine, and what the server knows besides. ``max_new_tokens``: of requests that say nothing of it."""
+    """An engine, and what the server knows besides. ``max_new_tokens``: of requests that say nothing of it. ``ending``:
+    set when answers in progress are to end at once.
+    """
 
     def __init__(self, engine: Engine, config: ServeConfig, model: str, max_new_tokens: int) -> None:
         self.engine = engine
@@ -78,6 +80,7 @@ class Service:
         self.model = model
         self.counts = Counts(config.max_num_seqs)
         self.began = int(time.time())
+        self.ending = asyncio.Event()
         self._max_new_tokens = max_new_tokens
         self._admission = Admission(config.max_num_seqs, config.max_queue)
 
@@ -93,9 +96,15 @@ class Service:
             return Streamed(self, asked, replies, usage, request)
         with self._admission.admitted(asked.answers, asked.several), self.in_time():
             async with asyncio.timeout(self.config.timeout):
-                answers = await unless_left(request, self._answers(asked))
+                answers = await self.while_there(request, self._answers(asked))
         self._log(replies.id, asked, answers)
         return reply(replies.whole(answers, asked.prompt_tokens), headers={"X-Request-Id": replies.id})
+
+    async def while_there(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` gives, while the client is there to get it, and the server to send it. Raises ClientLeft, and
+        Refusal.
+        """
+        return await unless(work, left(request), shut_down(self.ending))
 
     def check_model(self, name: str) -> None:
         if name != self.model:
@@ -176,7 +185,7 @@ class Streamed(Response):
         try:
             with self._service.in_time():
                 async with asyncio.timeout(self._service.config.timeout):
-                    await unless_left(self._request, self._send(send, begun))
+                    await self._service.while_there(self._request, self._send(send, begun))
         except Refusal as refusal:
             if not begun.is_set():
                 raise
@@ -265,7 +274,7 @@ def make_app(service: Service, hosts: Sequence[str] = (), keys: Sequence[str] = 
 
     config = service.config
     limits = Limits(config.max_body, config.read_timeout, hosts, keys, config.access_log)
-    return Guard(app, limits, service.counts)
+    return Guard(app, limits, service.counts, service.ending)
 
 
 def _invalid(error: RequestValidationError, body: type[Body]) -> Refusal:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spec_sdk.say import say
-from spec_sdk.serve.answering import ClientLeft, tell_of
+from spec_sdk.serve.answering import ClientLeft, shut_down, tell_of, unless
 from spec_sdk.serve.counts import Counts
 from spec_sdk.serve.faults import Refusal, unsound
 from spec_sdk.serve.page import FILES
@@ -37,12 +37,15 @@ class Limits:
 
 
 class Guard:
-    """Checks key, host and size; hands on the whole body at once; keeps exceptions from client and log."""
+    """Checks key, host and size; hands on the whole body at once; keeps exceptions from client and log. ``ending``: set
+    when no more body is to be waited for.
+    """
 
-    def __init__(self, app: ASGIApp, limits: Limits, counts: Counts) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, counts: Counts, ending: asyncio.Event) -> None:
         self._app = app
         self._limits = limits
         self._counts = counts
+        self._ending = ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -68,7 +71,7 @@ class Guard:
 
         try:
             self._check(scope)
-            body = await self._body(scope, receive)
+            body = await unless(self._body(scope, receive), shut_down(self._ending))
             await self._app(scope, _replayed(body, receive), watched)
         except Refusal as refusal:
             await refuse(refusal)

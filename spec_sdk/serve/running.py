@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
+import math
+import signal
 import socket
+import time
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -14,6 +19,9 @@ from spec_sdk.errors import UserError, message_of
 from spec_sdk.files import expanded, read_text
 from spec_sdk.say import say
 from spec_sdk.serve.options import ServeConfig
+
+LAST_BYTES_S = 5
+"""How long clients have to read what is told to them when answers are ended."""
 
 
 def bound(config: ServeConfig) -> socket.socket:
@@ -70,9 +78,12 @@ def keys_of(config: ServeConfig) -> list[str]:
 class Server(uvicorn.Server):
     """Says where it serves once it does, and that it waits for answers once it is told to end."""
 
-    def __init__(self, config: uvicorn.Config, about: str) -> None:
+    def __init__(self, config: uvicorn.Config, about: str, drain: float, ending: asyncio.Event) -> None:
         super().__init__(config)
         self._about = about
+        self._drain = drain
+        self._ending = ending
+        self._hurried = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -81,25 +92,44 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         say("stopping: answers in progress end first")
+        ending = asyncio.create_task(self._end_answers())
         await super().shutdown(sockets=sockets)
+        ending.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit and sig == signal.SIGINT:
+            # uvicorn would drop everything, and the clients with it
+            self._hurried = True
+        else:
+            super().handle_exit(sig, frame)
+
+    async def _end_answers(self) -> None:
+        """End answers in progress, when their time is up or a second Ctrl-C has come."""
+        end = time.monotonic() + self._drain
+        while time.monotonic() < end and not self._hurried:
+            await asyncio.sleep(0.1)
+        say("stopping: answers in progress are ended now")
+        self._ending.set()
+        # whoever does not read its last bytes is dropped, which is no error
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
 
-def make_server(app: ASGIApp, config: ServeConfig, about: str) -> Server:
-    """A server of an application; ``about`` is told when it serves."""
+def make_server(app: ASGIApp, config: ServeConfig, about: str, ending: asyncio.Event) -> Server:
+    """A server of an application, which ends its answers once ``ending`` is set; ``about`` is told when it serves."""
     settings = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(config.drain_timeout)),
+        timeout_graceful_shutdown=math.ceil(config.drain_timeout) + LAST_BYTES_S,
         ws="none",
         lifespan="off",
     )
-    return Server(settings, about)
+    return Server(settings, about, config.drain_timeout, ending)
 
 
 def run_server(server: Server, place: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C, and then until answers in progress have ended; a second Ctrl-C ends them too.
+    """Serve until SIGTERM or Ctrl-C, and then until answers in progress have ended; a second Ctrl-C ends them at once.
 
     Whatever handles signals otherwise is handed the signal afterwards, as if it had come then.
     """

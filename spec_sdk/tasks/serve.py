@@ -57,7 +57,7 @@ class Serve(Task):
             served = make_app(service, (*LOOPBACK, self.config.host) if local else (), keys)
             # the command line's own handlers are called when the server has ended
             with contextlib.suppress(KeyboardInterrupt):
-                run_server(make_server(served, self.config, about), place)
+                run_server(make_server(served, self.config, about, service.ending), place)
         return 0
 
 

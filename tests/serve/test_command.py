@@ -59,6 +59,25 @@ def test_sigterm_lets_answers_in_progress_end(process: subprocess.Popen[str]) ->
         get(port, "/health")
 
 
+def test_a_second_ctrl_c_ends_answers_at_once(process: subprocess.Popen[str]) -> None:
+    port = port_of(process)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    body = json.dumps({"prompt": "Why is the sky blue?", "max_tokens": 4000, "stream": True, "n": 8})
+    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    response.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while "stopping" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    last = response.read().decode().rstrip().rpartition("data: ")[2]
+    assert json.loads(last)["error"]["code"] == "shutting_down"
+    assert process.wait(PATIENCE_S) == 0
+    told = [line for line in process.stderr if "POST" not in line]
+    assert told == ["stopping: answers in progress are ended now\n"]
+
+
 def test_bad_input_is_told_in_one_line(checkpoint: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("\n")
     with socket.socket() as taken:

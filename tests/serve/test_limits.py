@@ -136,6 +136,29 @@ def test_a_stream_that_takes_too_long_says_so(engine: Engine, monkeypatch: pytes
         running.wait_for("requests_running", 0)
 
 
+def test_answers_that_do_not_end_in_time_end_with_an_error(
+    engine: Engine, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scheduler, "step", slower)
+    replies: list[tuple[int, bytes]] = []
+    with served(engine, ServeConfig(port=0, drain_timeout=0.2, access_log=False)) as running:
+        body = json.dumps({**LONG, "stream": False}).encode()
+        plain = threading.Thread(target=lambda: replies.append(post(running.port, "/v1/completions", body)))
+        plain.start()
+        running.wait_for("requests_running", 1)
+        _, response = begun(running.port)
+        unsent = socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S)
+        unsent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
+    plain.join(PATIENCE_S)
+    [(status, reply)] = replies
+    assert status == 503 and json.loads(reply)["error"]["type"] == "server_error"
+    assert json.loads(reply)["error"]["code"] == error_of(response)["code"] == "shutting_down"
+    with unsent:
+        assert unsent.recv(100).startswith(b"HTTP/1.1 503")
+    told = capfd.readouterr().err.splitlines()
+    assert told[-2:] == ["stopping: answers in progress end first", "stopping: answers in progress are ended now"]
+
+
 def test_bodies_are_bounded(narrow: Served) -> None:
     status, reply = post(narrow.port, "/v1/completions", json.dumps({"prompt": "a" * 3000}).encode())
     assert status == 413 and "2000 bytes" in json.loads(reply)["error"]["message"]

@@ -52,7 +52,7 @@ def served(
     config = config or ServeConfig(port=0, access_log=False)
     place = bound(config)
     service = Service(engine, config, MODEL, length)
-    server = make_server(make_app(service, LOOPBACK, keys), config, "serving")
+    server = make_server(make_app(service, LOOPBACK, keys), config, "serving", service.ending)
     # no signals come to a thread
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[place])))
     port = place.getsockname()[1]
