@@ -1,15 +1,31 @@
-"""How much of a text a token may stand for."""
+"""The bytes of a text that tokens stand for."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+FALLBACK = re.compile("<0x([0-9A-F]{2})>")
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
+}
+"""Byte-level BPE's characters, one for each byte."""
 LOSSLESS = ("NFC", "Prepend", "ByteLevel", "Digits", "Metaspace")
 """Normalizers and pre-tokenizers that leave out nothing."""
 LARGEST_COMPOSED = 3
 """Times its bytes that a character may take before NFC composes it."""
+
+
+def raw_bytes(token: str, text: str) -> bytes:
+    """The bytes of a token by how the vocabulary spells it; those of ``text``, its text, if it spells none."""
+    if (byte := FALLBACK.fullmatch(token)) is not None:
+        return bytes([int(byte[1], 16)])
+    if all(character in BYTES for character in token):
+        return bytes(BYTES[character] for character in token)
+    return text.encode()
 
 
 def bytes_per_token(tokenizer: str) -> int | None:

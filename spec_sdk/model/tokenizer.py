@@ -14,8 +14,8 @@ from spec_sdk.files import read_text
 from spec_sdk.model.chat_template import ChatTemplate
 from spec_sdk.model.config_fields import Fields, read_json_object
 from spec_sdk.model.lfs_pointer import check_pointer
-from spec_sdk.model.token_bytes import bytes_per_token
-from spec_sdk.model.tokenizer_stream import TokenStream
+from spec_sdk.model.token_bytes import bytes_per_token, raw_bytes
+from spec_sdk.model.tokenizer_stream import REPLACEMENT, TokenStream
 
 TOKENIZER_NAME = "tokenizer.json"
 WORD_BEGIN = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -95,6 +95,11 @@ class Tokenizer:
         # SentencePiece's decoders drop the space before the first word of a text
         begins_word = (self._fast.id_to_token(token) or "").startswith(WORD_BEGIN)
         return f" {text}" if begins_word and not text.startswith(" ") else text
+
+    def bytes_of(self, token: int) -> bytes:
+        """What one token stands for as :meth:`piece` has it, and where that is a part of a character its own bytes."""
+        text = self.piece(token)
+        return raw_bytes(self._fast.id_to_token(token) or "", text) if REPLACEMENT in text else text.encode()
 
     def stream(self) -> TokenStream:
         """A new stream that decodes as :meth:`decode` does."""

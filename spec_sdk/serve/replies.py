@@ -13,7 +13,7 @@ from spec_sdk.api.answer import Answer, Part
 from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.metrics import ratio
 from spec_sdk.model.tokenizer import Tokenizer
-from spec_sdk.model.tokenizer_stream import REPLACEMENT, TokenStream
+from spec_sdk.model.tokenizer_stream import TokenStream
 from spec_sdk.serve.speculation import told as told_of_steps
 
 LEAST = -9999.0
@@ -103,20 +103,31 @@ class CompletionReplies(Replies):
             return None
         texts, offsets = [], []
         for one in logprobs:
-            texts.append(self.tokenizer.piece(one.token))
+            texts.append(self._key(one.token))
             offsets.append(told.offset)
             # a part of a character adds nothing to the text, and the last one all of it
             told.offset += len(told.text.push([one.token]))
         return {
             "tokens": texts,
             "token_logprobs": [max(one.logprob, LEAST) for one in logprobs],
-            "top_logprobs": [
-                # of tokens with the same text the likeliest; the answer's own always
-                {self.tokenizer.piece(t): max(value, LEAST) for t, value in ((one.token, one.logprob), *one.top[::-1])}
-                for one in logprobs
-            ],
+            "top_logprobs": [self._alternatives(one) for one in logprobs],
             "text_offset": offsets,
         }
+
+    def _alternatives(self, one: TokenLogprob) -> dict[str, float]:
+        """The likeliest first, also of tokens with the same text; the answer's own always."""
+        told: dict[str, float] = {}
+        for token, value in (*one.top, (one.token, one.logprob)):
+            told.setdefault(self._key(token), max(value, LEAST))
+        return told
+
+    def _key(self, token: int) -> str:
+        """Its text; as OpenAI has it, bytes that are no text are written in hexadecimal digits."""
+        spelt = self.tokenizer.bytes_of(token)
+        try:
+            return spelt.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelt)
 
 
 class ChatReplies(Replies):
@@ -152,9 +163,7 @@ class ChatReplies(Replies):
 
     def _one(self, token: int, logprob: float) -> dict[str, Any]:
         text = self.tokenizer.piece(token)
-        # the bytes of a part of a character are not to be had from its text
-        spelt = None if REPLACEMENT in text else list(text.encode())
-        return {"token": text, "logprob": max(logprob, LEAST), "bytes": spelt}
+        return {"token": text, "logprob": max(logprob, LEAST), "bytes": list(self.tokenizer.bytes_of(token))}
 
 
 def usage_of(answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:

@@ -243,7 +243,15 @@ def test_a_long_text_is_encoded_while_other_threads_run(both: dict[str, Tokenize
         assert same == ids
 
 
-def test_bytes_of_a_token(both: dict[str, Tokenizer], tmp_path: Path) -> None:
+def test_the_bytes_of_tokens_add_up_to_the_text(both: dict[str, Tokenizer]) -> None:
+    text = "hi 😀🦄 我爱你 é \ufffd"
+    for tokenizer in both.values():
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert any("\ufffd" in tokenizer.piece(token) for token in ids)
+        assert b"".join(tokenizer.bytes_of(token) for token in ids).decode().strip() == text
+
+
+def test_the_most_bytes_of_a_token(both: dict[str, Tokenizer], tmp_path: Path) -> None:
     for tokenizer in both.values():
         assert tokenizer.bytes_per_token == max(len(token.encode()) for token in tokenizer.vocabulary)
     composing = byte_level()

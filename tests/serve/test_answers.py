@@ -120,7 +120,9 @@ def test_logprobs_of_a_chat(client: openai.OpenAI, engine: Engine) -> None:
     assert [one.logprob for one in logprobs.content] == [one.logprob for one in answer.logprobs]
     for one, own in zip(logprobs.content, answer.logprobs, strict=True):
         assert one.token == engine.tokenizer.piece(own.token)
-        assert one.bytes is None or bytes(one.bytes).decode() == one.token
+        assert bytes(one.bytes or ()).decode(errors="replace") == one.token
+        others = [other.logprob for other in one.top_logprobs]
+        assert others == sorted(others, reverse=True)
         assert len(one.top_logprobs) == 3 and one.top_logprobs[0].logprob >= one.logprob > LEAST
 
 
@@ -250,12 +252,27 @@ def test_offsets_point_into_the_text(stream: bool, client: openai.OpenAI) -> Non
     choices = [reply.choices[0] for reply in replies] if stream else [replies.choices[0]]
     text = "".join(choice.text for choice in choices)
     told = [one for c in choices if c.logprobs for one in zip(c.logprobs.tokens, c.logprobs.text_offset, strict=True)]
-    assert text == "hi 😀🦄 abc 我爱你 end" and any("\ufffd" in token for token, _ in told)
+    assert text == "hi 😀🦄 abc 我爱你 end" and any(token.startswith("bytes:") for token, _ in told)
     assert [offset for _, offset in told] == sorted(offset for _, offset in told)
     for token, offset in told:
         # behind its end the answer goes on with tokens that are no text
-        whole = token.replace("\ufffd", "").replace("</s>", "")
+        whole = "" if token.startswith("bytes:") else token.replace("</s>", "")
         assert text.startswith(whole, offset) and (token != "</s>" or offset == len(text)), (token, offset)
+
+
+def test_tokens_that_are_parts_of_a_character_are_told_apart(client: openai.OpenAI, engine: Engine) -> None:
+    asked: Any = {"model": MODEL, "prompt": QUESTIONS[0], "max_tokens": 12, "logprobs": 20, "temperature": 0}
+    asked |= {"extra_body": {"structured_outputs": {"regex": "😀🦄我"}}}
+    logprobs = client.completions.create(**asked).choices[0].logprobs
+    [answer] = engine.generate(QUESTIONS[0], chat=False, logprobs=20, constraint={"name": "regex", "pattern": "😀🦄我"})
+    assert logprobs is not None and logprobs.top_logprobs is not None
+    assert logprobs.tokens is not None and logprobs.tokens[0] == r"bytes:\xf0"
+    partial = 0
+    for told, own in zip(logprobs.top_logprobs, answer.logprobs, strict=True):
+        texts = {engine.tokenizer.bytes_of(token) for token, _ in (*own.top, (own.token, 0.0))}
+        assert len(told) == len(texts) and list(told.values()) == sorted(told.values(), reverse=True)
+        partial += sum(key.startswith("bytes:") for key in told) > 1
+    assert partial
 
 
 def test_malformed_bodies(server: Served) -> None:
