@@ -66,6 +66,8 @@ class Sweep:
     def __init__(self, config: DictConfig, overrides: Sequence[str], loader: CheckedLoader) -> None:
         self._config, self._overrides, self._loader = config, overrides, loader
         given = {o.key_or_group for o in parse(overrides)}
+        if any(o.key_or_group == "task" and "serve" in o.get_value_string().split(",") for o in parse(overrides)):
+            raise UserError("task=serve: it serves until it is told to end, so a sweep has no use for it; leave out -m")
         if "hydra.run.dir" in given:
             raise UserError("hydra.run.dir: a sweep writes into output_dir, which Hydra calls hydra.sweep.dir")
         self._plugins = {kind: str(config.hydra.runtime.choices[f"hydra/{kind}"]) for kind in ("sweeper", "launcher")}

@@ -98,6 +98,14 @@ def test_bad_input_is_told_in_one_line(checkpoint: Path, capsys: pytest.CaptureF
             assert error.startswith("error: ") and told in error, error
 
 
+@pytest.mark.parametrize("tasks", ["serve", "generate,serve"])
+def test_a_sweep_of_servers_is_refused(tasks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = tmp_path / "sweep"
+    assert main(["--multirun", f"task={tasks}", "task.port=8101,8102", f"hydra.sweep.dir={sweep}"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: task=serve: it serves until it is told to end")
+    assert not sweep.exists()
+
+
 def test_a_missing_package_is_named(
     checkpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
