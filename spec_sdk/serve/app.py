@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spec_sdk.api.answer import Answer
 from spec_sdk.api.engine import Engine
-from spec_sdk.errors import did_you_mean
 from spec_sdk.say import say
 from spec_sdk.serve.admission import Admission
 from spec_sdk.serve.answering import T, left, parts_of, shut_down, unless
@@ -32,6 +31,7 @@ from spec_sdk.serve.guard import Guard, Limits
 from spec_sdk.serve.options import ServeConfig
 from spec_sdk.serve.page import add_page
 from spec_sdk.serve.replies import ChatReplies, CompletionReplies, Replies
+from spec_sdk.serve.wrong_bodies import unread_body, wrong_body
 from spec_sdk.version import __version__
 
 DONE = b"data: [DONE]\n\n"
@@ -51,13 +51,6 @@ class ErrorBody(BaseModel):
 
     error: ErrorDetail
 
-
-SEVERAL = {
-    "prompt": "a text, token ids, or a list of up to 128 of one of the two",
-    "stop": "a text, or a list of up to 16, none of them empty",
-    "content": "a text, or a list of parts like {'type': 'text', 'text': …}",
-}
-"""Options of which there are several types."""
 
 ANSWERED: dict[int | str, dict[str, Any]] = {
     200: {
@@ -260,13 +253,13 @@ def make_app(service: Service, hosts: Sequence[str] = (), keys: Sequence[str] = 
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return _invalid(
-            error, ChatBody if request.url.path.endswith("/chat/completions") else CompletionBody
-        ).response()
+        body = ChatBody if request.url.path.endswith("/chat/completions") else CompletionBody
+        return wrong_body(error, body).response()
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
-        return Refusal(error.status_code, str(error.detail), headers=error.headers).response()
+        unread = unread_body(error.__cause__)
+        return (unread or Refusal(error.status_code, str(error.detail), headers=error.headers)).response()
 
     @app.exception_handler(Refusal)
     async def refusal(request: Request, error: Refusal) -> Response:
@@ -275,26 +268,3 @@ def make_app(service: Service, hosts: Sequence[str] = (), keys: Sequence[str] = 
     config = service.config
     limits = Limits(config.max_body, config.read_timeout, hosts, keys, config.access_log)
     return Guard(app, limits, service.counts, service.ending)
-
-
-def _invalid(error: RequestValidationError, body: type[Body]) -> Refusal:
-    """The first thing that is wrong, by its place in the body, without what stood there."""
-    first = error.errors()[0]
-    path = [str(key) for key in first["loc"][1:]]
-    if first["type"] == "json_invalid":
-        return Refusal(400, "the body is no JSON", code="invalid_json")
-    if not path:
-        return Refusal(400, "the body must be a JSON object, and the header Content-Type: application/json say so")
-    param = _printable(path[0])[:100]
-    if first["type"] == "extra_forbidden" and len(path) == 1:
-        return Refusal(400, f"{param}: unknown option{did_you_mean(param, body.model_fields)}", param)
-    # of what may be of several types pydantic lists what each of them wants
-    several = next((i for i, key in enumerate(path) if key in SEVERAL), None)
-    if several is not None:
-        where = _printable(".".join(path[: several + 1]))
-        return Refusal(400, f"{where[:100]}: it must be {SEVERAL[path[several]]}", param)
-    return Refusal(400, f"{_printable('.'.join(path))[:100]}: {_printable(first['msg'])[:500]}", param)
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()

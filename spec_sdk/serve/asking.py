@@ -73,7 +73,12 @@ def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
         given = cast(dict[str, Any], shared).pop("max_new_tokens", None)
         options: list[RequestOptions] = []
         for tokens in prompts:
-            length = min(max_new_tokens, max(engine.context - len(tokens), 1)) if given is None else given
+            room = engine.context - len(tokens)
+            if given is None and room < 1:
+                its = f"its {len(tokens)} tokens leave no room for an answer in the context of {engine.context}"
+                option = "messages" if isinstance(body, ChatBody) else "prompt"
+                raise Refusal(400, f"{option}: {its}", option, "context_length_exceeded")
+            length = min(max_new_tokens, room) if given is None else given
             options.append({**shared, "max_new_tokens": length})
             engine.check(tokens, **options[-1])
     except RefusedMessages as error:

@@ -275,6 +275,34 @@ def test_tokens_that_are_parts_of_a_character_are_told_apart(client: openai.Open
     assert partial
 
 
+def test_a_prompt_that_leaves_no_room_is_blamed_itself(server: Served) -> None:
+    status, reply = post(server.port, "/v1/completions", json.dumps({"prompt": [40] * 4096}).encode())
+    error = json.loads(reply)["error"]
+    assert status == 400 and error["code"] == "context_length_exceeded" and error["param"] == "prompt"
+    assert error["message"] == "prompt: its 4096 tokens leave no room for an answer in the context of 4096"
+
+
+UNREAD: dict[str, tuple[bytes, str]] = {
+    "long number": (b'{"seed":' + b"1" * 5000 + b"}", "the body has a number of more than 4300 digits"),
+    "no UTF-8": (b'{"prompt":"\xff"}', "the body is no UTF-8: invalid start byte at byte 11"),
+    "deep": (b'{"prompt":' + b"[" * 50_000 + b"]" * 50_000 + b"}", "the body is nested too deeply"),
+    "cut": (b'{"prompt":', "the body is no JSON: Expecting value at character 10"),
+    "list": (b"[]", "the body must be a JSON object"),
+    "null": (b"null", "the body must be a JSON object"),
+    "empty": (b"", "the body must be a JSON object"),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_unreadable_bodies_are_told_why(case: str, server: Served) -> None:
+    body, told = UNREAD[case]
+    status, reply = post(server.port, "/v1/completions", body)
+    error = json.loads(reply)["error"]
+    assert status == 400 and error["code"] == "invalid_json" and error["message"].startswith(told), error
+    status, reply = post(server.port, "/v1/completions", b'{"prompt":"Hi"}', **{"Content-Type": "text/plain"})
+    assert status == 400 and json.loads(reply)["error"]["message"] == "Content-Type: it must be application/json"
+
+
 def test_malformed_bodies(server: Served) -> None:
     for body in (b"", b"{", b"[]", b"\xff\xfe", b"1", b"null", b"[" * 100_000, b'{"a":' * 5000):
         for path in ("/v1/completions", "/v1/chat/completions"):
