@@ -136,8 +136,11 @@ def in_a_line(error: BaseException) -> str:
     return message if isinstance(error, OneLineError) or message == kind else f"{kind}: {message}"
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return ``", did you mean 'x'?"`` for the nearest of ``known``, else a list of what exists ("" if nothing)."""
+def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return ``", did you mean 'x'?"`` for the nearest of ``known``, else a list of what exists ("" if nothing).
+
+    ``cutoff``: how near it must be, from 0 to 1.
+    """
     names = sorted(set(known))
     # what stands before the last dot is common to all, and says nothing
     group = given[: given.rfind(".") + 1]
@@ -146,7 +149,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     own = given[common:]
     # an abbreviation is no near match of a long name
     begun = [end for end in ends if len(own) > 1 and end.startswith(own)]
-    near = begun if len(begun) == 1 else difflib.get_close_matches(own, ends, n=1, cutoff=0.5)
+    near = begun if len(begun) == 1 else difflib.get_close_matches(own, ends, n=1, cutoff=cutoff)
     if near:
         return f", did you mean '{ends[near[0]]}'?"
     return f"; there are: {', '.join(names)}" if names else ""

@@ -14,12 +14,11 @@ from spec_sdk.model.chat_template import RefusedMessages
 from spec_sdk.prompts import check_text
 from spec_sdk.serve.bodies import NEUTRAL, NEUTRAL_IN_MESSAGES, Body, ChatBody, CompletionBody, Message
 from spec_sdk.serve.faults import Refusal
-from spec_sdk.serve.structured import StructuredOutputs, constraint_of, outputs_of, refused_structure
+from spec_sdk.serve.structured import StructuredOutputs, asked_as, constraint_of, outputs_of, refused_structure
 
 PLAIN = (
     "temperature",
     "top_p",
-    "top_k",
     "min_p",
     "repetition_penalty",
     "presence_penalty",
@@ -37,14 +36,14 @@ class Asked:
     """A request that the engine takes: each prompt's token ids and options, ``n`` answers for each.
 
     ``logprobs``: whether a client is told of them, which is not so if only the options are there. ``structured``:
-    whether the answer's structure is asked for as vLLM does.
+    the option that asks for the answer's structure.
     """
 
     prompts: list[list[int]]
     options: list[RequestOptions]
     n: int
     logprobs: bool
-    structured: bool
+    structured: str
 
     @property
     def answers(self) -> int:
@@ -63,7 +62,7 @@ class Asked:
 def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
     """A body as the engine takes it. ``max_new_tokens``: for those who do not say. Raises Refusal with status 400."""
     _refuse_what_is_not_offered(body)
-    outputs = outputs_of(body, body.structured_outputs)
+    outputs, structure = outputs_of(body, body.structured_outputs), asked_as(body, body.response_format)
     try:
         if isinstance(body, ChatBody):
             prompts = [_chat_tokens(body, engine)]
@@ -84,9 +83,9 @@ def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
     except RefusedMessages as error:
         raise Refusal(400, f"messages: the model's chat template refuses them: {error.reason}", "messages") from error
     except UserError as error:
-        structure = refused_structure(str(error), outputs is not None)
-        raise structure or refused(error, "messages" if isinstance(body, ChatBody) else "prompt") from error
-    return Asked(prompts, options, body.n or 1, "logprobs" in shared, outputs is not None)
+        refusal = refused_structure(str(error), structure)
+        raise refusal or refused(error, "messages" if isinstance(body, ChatBody) else "prompt") from error
+    return Asked(prompts, options, body.n or 1, "logprobs" in shared, structure)
 
 
 def refused(error: UserError, prompt: str) -> Refusal:
@@ -125,6 +124,8 @@ def _refuse_unless_neutral(given: Body | Message, neutral: Mapping[str, tuple[An
 
 def _options(body: Body, outputs: StructuredOutputs | None) -> RequestOptions:
     given: dict[str, Any] = {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
+    if body.top_k is not None:
+        given["top_k"] = max(body.top_k, 0)
     if (constraint := constraint_of(body.response_format, outputs)) is not None:
         given["constraint"] = constraint
     if body.seed is not None:

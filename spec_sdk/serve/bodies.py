@@ -33,15 +33,16 @@ class StreamOptions(Strict):
 
 class Body(OlderNames):
     """What both kinds of request have. ``top_k``, ``min_p``, ``repetition_penalty``, ``stop_token_ids``,
-    ``ignore_eos``, ``structured_outputs`` and its older names are not OpenAI's; its client sends them as
-    ``extra_body``.
+    ``ignore_eos``, ``structured_outputs``, its older names and what follows it are not OpenAI's; its client sends them
+    as ``extra_body``. What follows ``structured_outputs`` may be sent, but not ask for anything.
     """
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1, le=LARGEST_INT64)] | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=LARGEST_INT64)] | None = None
+    # vLLM's -1 is 0, all tokens
+    top_k: Annotated[int, Field(ge=-1, le=LARGEST_INT64)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     # what lies beyond makes infinite logits of finite ones
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
@@ -58,6 +59,14 @@ class Body(OlderNames):
     user: str | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    min_tokens: Any = None
+    skip_special_tokens: Any = None
+    spaces_between_special_tokens: Any = None
+    include_stop_str_in_output: Any = None
+    prompt_logprobs: Any = None
+    truncate_prompt_tokens: Any = None
+    length_penalty: Any = None
+    use_beam_search: Any = None
 
 
 class CompletionBody(Body):
@@ -135,6 +144,14 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "web_search_options": (),
     "store": (False,),
+    "min_tokens": (0,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "prompt_logprobs": (),
+    "truncate_prompt_tokens": (),
+    "length_penalty": (1.0,),
+    "use_beam_search": (False,),
 }
 """Options that are not offered, and the values by which they ask for nothing."""
 

@@ -128,20 +128,30 @@ _OF_FORMAT = {"text": "json_schema", "schema": "json_schema.schema"}
 """What constraints' options are called in requests."""
 
 
-def refused_structure(message: str, structured: bool) -> Refusal | None:
-    """The engine's refusal of a constraint by the name that it has here; None for what it refuses besides."""
+def asked_as(older: OlderNames, format: ResponseFormat | None) -> str:
+    """The option that says what an answer's structure is."""
+    given = [name for name in OlderNames.model_fields if getattr(older, name) is not None]
+    if given:
+        return given[0]
+    return "response_format" if format is not None and format.type != "text" else "structured_outputs"
+
+
+def refused_structure(message: str, name: str) -> Refusal | None:
+    """The engine's refusal of a constraint by the ``name`` that asked for it; None for what it refuses besides."""
     if not message.startswith("constraint"):
         return None
-    name, names = ("structured_outputs", _OF_OUTPUTS) if structured else ("response_format", _OF_FORMAT)
+    names = _OF_FORMAT if name == "response_format" else _OF_OUTPUTS
     option, colon, rest = message.removeprefix("constraint").partition(":")
     own, dot, inside = option.removeprefix(".").partition(".")
-    where = f"{name}.{names.get(own, own)}{dot}{inside}" if own else name
+    # an older name is that of the option itself
+    kind = "" if not own or name.startswith("guided_") else f".{names.get(own, own)}"
+    where = f"{name}{kind}{dot}{inside}"
     return Refusal(400, f"{where}{colon}{rest}", name)
 
 
-def limit_reached(error: ConstraintLimit, structured: bool) -> Refusal:
+def limit_reached(error: ConstraintLimit, name: str) -> Refusal:
     """What is told of an answer that came to a limit of its grammar's parser."""
-    refusal = refused_structure(str(error), structured)
+    refusal = refused_structure(str(error), name)
     assert refusal is not None
     refusal.code = "constraint_limit"
     return refusal

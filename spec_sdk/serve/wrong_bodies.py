@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from fastapi.exceptions import RequestValidationError
 
 from spec_sdk.errors import did_you_mean
-from spec_sdk.serve.bodies import Body
+from spec_sdk.serve.bodies import NEUTRAL, Body
 from spec_sdk.serve.faults import Refusal
 
 SEVERAL = {
     "prompt": "a text, token ids, or a list of up to 128 of one of the two",
     "stop": "a text, or a list of up to 16, none of them empty",
-    "content": "a text, or a list of parts like {'type': 'text', 'text': …}",
+    "content": "a text, or a list of one part or more like {'type': 'text', 'text': …}",
+    "schema": "a JSON Schema: an object, true or false",
+    "json": "a JSON Schema: an object, true or false, or the text of one",
+    "guided_json": "a JSON Schema: an object, true or false, or the text of one",
 }
 """Options of which there are several types."""
+
+
+NEAR = 0.7
+"""How much an unknown option must look like another: names of two options often share a word."""
 
 
 def unread_body(cause: BaseException | None) -> Refusal | None:
@@ -42,13 +50,18 @@ def wrong_body(error: RequestValidationError, body: type[Body]) -> Refusal:
         return _no_json('the body must be a JSON object, such as {"stream": true, …}')
     param = _printable(path[0])[:100]
     if first["type"] == "extra_forbidden" and len(path) == 1:
-        return Refusal(400, f"{param}: unknown option{did_you_mean(param, body.model_fields)}", param)
+        return Refusal(400, f"{param}: unknown option{did_you_mean(param, _names(body), NEAR)}", param)
     # of what may be of several types pydantic lists what each of them wants
     several = next((i for i, key in enumerate(path) if key in SEVERAL), None)
     if several is not None:
         where = _printable(".".join(path[: several + 1]))
         return Refusal(400, f"{where[:100]}: it must be {SEVERAL[path[several]]}", param)
     return Refusal(400, f"{_printable('.'.join(path))[:100]}: {_printable(first['msg'])[:500]}", param)
+
+
+def _names(body: type[Body]) -> Iterable[str]:
+    """Options that ask for something."""
+    return (name for name in body.model_fields if name not in NEUTRAL)
 
 
 def _no_json(message: str) -> Refusal:

@@ -157,10 +157,35 @@ def test_the_openapi_document_has_the_endpoints(server: Served) -> None:
     assert "422" not in json.dumps(document["paths"]["/v1/completions"])
 
 
+NEUTRAL: dict[str, Any] = {
+    "min_tokens": 0,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "include_stop_str_in_output": False,
+    "prompt_logprobs": None,
+    "truncate_prompt_tokens": None,
+    "length_penalty": 1.0,
+    "use_beam_search": False,
+    "top_k": -1,
+}
+"""What vLLM's clients send, and means nothing."""
+
+
+def test_options_of_vllm_that_ask_for_nothing(client: openai.OpenAI) -> None:
+    plain = client.completions.create(model=MODEL, prompt=QUESTIONS[0], temperature=1, seed=2)
+    same = client.completions.create(model=MODEL, prompt=QUESTIONS[0], temperature=1, seed=2, extra_body=NEUTRAL)
+    assert same.choices[0].text == plain.choices[0].text
+    client.chat.completions.create(model=MODEL, messages=CHAT, extra_body={**NEUTRAL, "tools": []})
+
+
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "unknown option": ({"temprature": 1}, 400, "did you mean 'temperature'"),
     "type": ({"temperature": "1"}, 400, "temperature: Input should be a valid number"),
     "true is no number": ({"max_tokens": True}, 400, "max_tokens"),
+    "option of vLLM's": ({"min_tokens": 2}, 400, "min_tokens: it is not supported; leave it out"),
+    "another of vLLM's": ({"truncate_prompt_tokens": 3}, 400, "truncate_prompt_tokens: it is not supported"),
+    "nothing like it": ({"tokens_in_a_prompt_of": 3}, 400, "tokens_in_a_prompt_of: unknown option; there are: "),
+    "top_k": ({"top_k": -2}, 400, "top_k"),
     "range": ({"top_p": 0}, 400, "top_p"),
     "another model": ({"model": "gpt"}, 404, "there is 'tiny'"),
     "another format": ({"response_format": {"type": "xml"}}, 400, "response_format"),
@@ -202,6 +227,7 @@ def test_refusals_are_in_the_shape_of_openai(case: str, stream: bool, server: Se
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"messages": []}, "messages"),
         ({"messages": [{}]}, "messages"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages"),
         ({"messages": [{"role": "user", "content": "long " * 3000}]}, "messages"),
         ({"messages": [*CHAT, {"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages.2.tool_calls"),
         ({"messages": [{"role": "assistant", "content": "", "refusal": "No."}]}, "messages.0.refusal"),

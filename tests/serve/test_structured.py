@@ -104,6 +104,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "guided_regex",
         "guided_regex: structured_outputs, its newer name, is given too; give one of the two",
     ),
+    "an older name's regex": ({"guided_regex": "("}, "guided_regex", "guided_regex: unclosed group"),
+    "an older name's schema": (
+        {"guided_json": {"items": {"not": {}}}},
+        "guided_json",
+        "guided_json.items: the keyword 'not' is not supported",
+    ),
+    "overlapping": (
+        {"structured_outputs": {"json": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}},
+        "structured_outputs",
+        "structured_outputs.json: the members of a oneOf may overlap; use anyOf",
+    ),
+    "a list": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": [1]}}},
+        "response_format",
+        "response_format.json_schema.schema: it must be a JSON Schema: an object, true or false",
+    ),
+    "an older name's list": ({"guided_json": [1]}, "guided_json", "guided_json: it must be a JSON Schema"),
+    "single spaces": (
+        {
+            "response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}},
+            "structured_outputs": {"disable_any_whitespace": True},
+        },
+        "response_format",
+        "response_format.json_schema.schema: the keyword 'not' is not supported",
+    ),
     "an older name's value": ({"guided_choice": []}, "guided_choice", "guided_choice"),
     "two older names": ({"guided_choice": ["a"], "guided_regex": "b"}, "structured_outputs", "regex and choice"),
     "a file": ({"structured_outputs": {"json": "/etc/hostname"}}, "structured_outputs", "json is no JSON text"),

@@ -84,5 +84,7 @@ def _tokenizer(tokenizer: Tokenizer, vocabulary: int) -> LLTokenizer:
 def in_words(error: str) -> str:
     """What a message of llguidance says, in one line: the reason, where a drawing of the place stands before it."""
     lines = [line.strip() for line in error.strip().splitlines() if line.strip()]
+    if "coerce_one_of" in error:
+        return "the members of a oneOf may overlap; use anyOf"
     said = next((line for line in lines if line.startswith("error: ")), None)
     return (said.removeprefix("error: ") if said else lines[0] if lines else "")[:300]
