@@ -68,10 +68,11 @@ def keys_of(config: ServeConfig) -> list[str]:
     keys = [line.strip() for line in text.splitlines() if line.strip()]
     if not keys:
         raise UserError(f"task.api_key_file: {config.api_key_file} has no key; write one in a line")
-    if (
-        odd := next((number for number, key in enumerate(keys, 1) if not key.isascii() or " " in key), None)
-    ) is not None:
-        raise UserError(f"task.api_key_file: {config.api_key_file}: key {odd} has more than ASCII without spaces")
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.isascii() or " " in line.strip():
+            raise UserError(
+                f"task.api_key_file: {config.api_key_file}: line {number} has more than ASCII without spaces"
+            )
     return keys
 
 

@@ -49,7 +49,8 @@ class Serve(Task):
                 raise UserError("model.target: task=serve answers texts, and this model hears; prompt it with audio=")
             local = is_loopback(place)
             if not local and not keys:
-                print(f"warning: whoever reaches {url_of(place)} may use it; task.api_key_file", file=sys.stderr)
+                advice = "task.api_key_file asks clients for a key"
+                print(f"warning: whoever reaches {url_of(place)} may use it; {advice}", file=sys.stderr)
             model = self.config.model_name or model_name(app.model.target)
             service = Service(Engine(pipeline, app), self.config, model, app.max_new_tokens)
             about = f"serving {model} with {pipeline.name} ({pipeline.guarantee}) at {url_of(place)}/v1"

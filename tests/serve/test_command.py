@@ -80,6 +80,7 @@ def test_a_second_ctrl_c_ends_answers_at_once(process: subprocess.Popen[str]) ->
 
 def test_bad_input_is_told_in_one_line(checkpoint: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("\n")
+    (tmp_path / "noted").write_text("sk-abc\n\n# c\n")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -89,6 +90,7 @@ def test_bad_input_is_told_in_one_line(checkpoint: Path, capsys: pytest.CaptureF
             "task.port=70000": "task.port: 70000 must be between 0 (a free one) and 65535",
             "task.host=not.a.host.invalid": "task.host: 'not.a.host.invalid' is no address",
             f"task.api_key_file={tmp_path / 'keys'}": "has no key",
+            f"task.api_key_file={tmp_path / 'noted'}": "line 3 has more than ASCII without spaces",
             f"task.api_key_file={tmp_path / 'none'}": "none",
             "prompt=Hello": "prompt: task=serve answers what clients ask",
         }
