@@ -27,7 +27,8 @@ class RefusedMessages(UserError):
 class ChatTemplate:
     """A model's chat template with its special tokens (``bos_token``, ``eos_token`` and so on, by role).
 
-    ``where`` names it in errors. Raises UserError if the template is not valid Jinja.
+    ``where`` names it in errors; ``names``: the fields that it looks up, and its texts. Raises UserError if the template
+    is not valid Jinja.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], where: str) -> None:
@@ -41,10 +42,11 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(source)
+            self.names = _names_in(environment.parse(source))
         except (jinja2.TemplateError, RecursionError) as error:
             raise UserError(f"{where}: the chat template is not valid: {_one_line(error)}") from error
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The conversation as text, up to where the assistant answers.
 
         Raises UserError if the template refuses the messages or fails.
@@ -66,6 +68,11 @@ class _GenerationBlock(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _names_in(template: nodes.Template) -> frozenset[str]:
+    fields = {node.attr for node in template.find_all(nodes.Getattr)}
+    return frozenset(fields | {node.value for node in template.find_all(nodes.Const) if isinstance(node.value, str)})
 
 
 def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:

@@ -65,6 +65,10 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
+    def template_names(self, name: str) -> bool:
+        """Whether the chat template has a role or a field of a message by this name."""
+        return self._template is not None and name in self._template.names
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of ``text``, with the tokens the model wants around it (such as BOS) unless switched off.
 
@@ -105,7 +109,7 @@ class Tokenizer:
         """A new stream that decodes as :meth:`decode` does."""
         return TokenStream(self.decode)
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Ids of a conversation (``role`` and ``content`` per message), up to where the assistant answers.
 
         BOS is there exactly once if the template writes it or the model wants it before any text. Raises UserError
@@ -113,7 +117,7 @@ class Tokenizer:
         """
         return self.encode_rendered(self.render(messages))
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text of a conversation that :meth:`chat` encodes, but for BOS. Raises UserError as it does."""
         if self._template is None:
             raise UserError(f"{self._where.parent}: this model has no chat template")

@@ -11,8 +11,9 @@ from spec_sdk.api.request import RequestOptions
 from spec_sdk.config.option import LARGEST_INT64
 from spec_sdk.errors import UserError
 from spec_sdk.model.chat_template import RefusedMessages
-from spec_sdk.prompts import check_text
+from spec_sdk.prompt_lines import check_unicode
 from spec_sdk.serve.bodies import NEUTRAL, NEUTRAL_IN_MESSAGES, Body, ChatBody, CompletionBody, Message
+from spec_sdk.serve.chats import messages_of
 from spec_sdk.serve.faults import Refusal
 from spec_sdk.serve.structured import StructuredOutputs, asked_as, constraint_of, outputs_of, refused_structure
 
@@ -170,7 +171,9 @@ def _prompt_tokens(body: CompletionBody, engine: Engine) -> list[list[int]]:
 
 
 def _text_tokens(text: str, engine: Engine) -> list[int]:
-    check_text(text)
+    if not text:
+        raise Refusal(400, "prompt: it is empty", "prompt")
+    check_unicode(text, "prompt")
     _check_size(text, engine, "prompt")
     return engine.tokenizer.encode(text)
 
@@ -187,12 +190,10 @@ def _check_size(text: str, engine: Engine, option: str) -> None:
 def _chat_tokens(body: ChatBody, engine: Engine) -> list[int]:
     if not engine.tokenizer.has_chat_template:
         raise Refusal(400, "messages: this model has no chat template; use /v1/completions", "messages")
-    messages = []
-    for message in body.messages:
-        content = message.content
-        text = content if isinstance(content, str) else "".join(part.text for part in content)
-        messages.append({"role": "system" if message.role == "developer" else message.role, "content": text})
-    check_text("\n".join(message["content"] for message in messages), "messages: all of their content")
+    messages = messages_of(body, engine.tokenizer)
     rendered = engine.tokenizer.render(messages)
+    check_unicode(rendered, "prompt")
+    if not rendered.strip():
+        raise Refusal(400, "messages: the model's chat template makes no text of them", "messages")
     _check_size(rendered, engine, "messages")
     return engine.tokenizer.encode_rendered(rendered)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from spec_sdk.api.checking import LARGEST_OFFSET, MOST_LOGPROBS
 from spec_sdk.config.option import LARGEST_INT64
@@ -92,19 +92,26 @@ class TextPart(Strict):
 class Message(Strict):
     """One message; ``name`` is passed over, as chat templates do not know it.
 
-    Clients send an answer back as they got it, with all of its fields. ``annotations``, and what OpenAI's client
-    ``parsed`` the content to, are passed over; the others may only be empty.
+    Clients send an answer back as they got it, with all of its fields, and unknown ones that are null.
+    ``annotations``, and what OpenAI's client ``parsed`` the content to, are passed over; ``tool_calls`` and
+    ``tool_call_id`` are for templates that know tools; the others may only be empty.
     """
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Field(min_length=1)] | None = None
     name: str | None = None
     refusal: str | None = None
     tool_calls: list[Any] | None = None
+    tool_call_id: str | None = None
     function_call: Any = None
     audio: Any = None
     annotations: list[Any] | None = None
     parsed: Any = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
 
 
 class ChatBody(Body):
@@ -157,7 +164,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 NEUTRAL_IN_MESSAGES: dict[str, tuple[Any, ...]] = {
     "refusal": ("",),
-    "tool_calls": ([],),
     "function_call": (),
     "audio": (),
 }

@@ -120,9 +120,7 @@ class Guard:
         host = headers.get(b"host", b"").decode("latin-1")
         if self._limits.hosts and _without_port(host) not in self._limits.hosts:
             # a page in a browser here may have led its own name to this machine
-            raise Refusal(
-                403, "Host: this server answers to the names of this machine only; task.host=0.0.0.0 lifts it"
-            )
+            raise Refusal(403, "Host: this server answers to the names of this machine only")
         if self._limits.keys and scope["path"] not in OPEN:
             given = headers.get(b"authorization", b"")
             kind, _, key = given.partition(b" ")

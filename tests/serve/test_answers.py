@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from spec_sdk import Engine
+from spec_sdk.model.chat_template import ChatTemplate
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.serve.replies import LEAST
 from tests.support.serving import MODEL, Served, get, post
@@ -231,6 +232,9 @@ def test_refusals_are_in_the_shape_of_openai(case: str, stream: bool, server: Se
         ({"messages": [{"role": "user", "content": "long " * 3000}]}, "messages"),
         ({"messages": [*CHAT, {"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages.2.tool_calls"),
         ({"messages": [{"role": "assistant", "content": "", "refusal": "No."}]}, "messages.0.refusal"),
+        ({"messages": [*CHAT, {"role": "tool", "content": "4", "tool_call_id": "a"}]}, "messages.2.role"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": "Hi", "reasoning": "a"}]}, "messages"),
     ],
 )
 def test_refused_chats(options: dict[str, Any], told: str, server: Served) -> None:
@@ -261,6 +265,57 @@ def test_an_answer_can_be_sent_back_as_it_came(client: openai.OpenAI, engine: En
     empty: Any = {**own, "tool_calls": [], "function_call": None, "audio": None, "annotations": [], "parsed": {"a": 1}}
     kept = client.chat.completions.create(model=MODEL, messages=[*CHAT, empty, chat[-1]], max_tokens=8)
     assert kept.choices[0].message.content == expected.text
+
+
+def test_messages_without_text(client: openai.OpenAI, engine: Engine) -> None:
+    ask: Any = {"role": "user", "content": "Go on."}
+    [expected] = engine.generate([[*CHAT, {"role": "assistant", "content": ""}, ask]], max_new_tokens=8)
+    for silent in ({"content": None, "reasoning_content": None}, {}, {"content": ""}):
+        messages: Any = [*CHAT, {"role": "assistant", **silent}, ask]
+        reply = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=8)
+        assert reply.choices[0].message.content == expected.text
+    empty: Any = [{"role": "user", "content": ""}]
+    [expected] = engine.generate(engine.tokenizer.chat(empty), max_new_tokens=8)
+    reply = client.chat.completions.create(model=MODEL, messages=empty, max_tokens=8)
+    assert reply.choices[0].message.content == expected.text
+    assert client.completions.create(model=MODEL, prompt=" ", max_tokens=2).choices[0].text
+
+
+TOOLS = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }}
+{{ c.function.arguments | tojson }}]{% endfor %}{% if m.role == 'tool' %}{{ m.tool_call_id }}{% endif %}{% endfor %}"""
+
+
+def test_earlier_calls_of_tools_are_the_templates(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    result = {"role": "tool", "content": "4", "tool_call_id": "a"}
+    messages = [*CHAT, {"role": "assistant", "content": None, "tool_calls": [call]}, result]
+    tokenizer = server.service.engine.tokenizer
+    monkeypatch.setattr(tokenizer, "_template", ChatTemplate(TOOLS, {}, "here"))
+    rendered: list[str] = []
+
+    def encode(text: str) -> list[int]:
+        rendered.append(text)
+        return [40]
+
+    monkeypatch.setattr(tokenizer, "encode_rendered", encode)
+    status, reply = post(server.port, "/v1/chat/completions", json.dumps({"messages": messages}).encode())
+    assert status == 200, reply
+    assert rendered[0].endswith('<assistant>[add\n{"a": 2}]<tool>4a')
+    wrong = {"role": "assistant", "tool_calls": [3]}
+    status, reply = post(server.port, "/v1/chat/completions", json.dumps({"messages": [*CHAT, wrong]}).encode())
+    assert status == 400 and "the model's chat template refuses them" in json.loads(reply)["error"]["message"]
+
+
+def test_no_error_speaks_of_the_command_line(server: Served) -> None:
+    for path, body in (
+        ("/v1/completions", {"prompt": ""}),
+        ("/v1/completions", {"prompt": ["Hi", ""]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": None}]}),
+    ):
+        error = json.loads(post(server.port, path, json.dumps(body).encode())[1])["error"]["message"]
+        assert "empty" in error or "missing" in error
+        assert "=" not in error
+    assert b"=" not in get(server.port, "/v1/models", Host="evil.example")[1]
 
 
 def test_negative_seeds(client: openai.OpenAI) -> None:

@@ -1,0 +1,49 @@
+"""Messages as a model's chat template takes them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.serve.bodies import ChatBody, Message
+from spec_sdk.serve.faults import Refusal
+
+
+def messages_of(body: ChatBody, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """The messages of a chat. Raises Refusal for one without content, or with what the template does not know."""
+    return [_message(message, f"messages.{place}", tokenizer) for place, message in enumerate(body.messages)]
+
+
+def _message(message: Message, where: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    content = message.content
+    if content is None and message.role != "assistant":
+        raise Refusal(400, f"{where}.content: it is missing; only the assistant's may be", f"{where}.content")
+    text = content if isinstance(content, str) else "".join(part.text for part in content or ())
+    made: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": text}
+    if message.role == "tool":
+        _check_known("tool", f"{where}.role", tokenizer)
+        told = {"name": message.name, "tool_call_id": message.tool_call_id}
+        made |= {key: value for key, value in told.items() if value is not None}
+    if message.tool_calls:
+        _check_known("tool_calls", f"{where}.tool_calls", tokenizer)
+        made["tool_calls"] = [_with_arguments(call) for call in message.tool_calls]
+    return made
+
+
+def _check_known(name: str, where: str, tokenizer: Tokenizer) -> None:
+    if not tokenizer.template_names(name):
+        message = f"{where}: the model's chat template has no place for {name}; leave it out"
+        raise Refusal(400, message, where, "unsupported_parameter")
+
+
+def _with_arguments(call: Any) -> Any:
+    """A call whose arguments are no longer a JSON text: templates write them as JSON themselves."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    with contextlib.suppress(ValueError, RecursionError):
+        return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
+    return call
