@@ -27,8 +27,8 @@ class RefusedMessages(UserError):
 class ChatTemplate:
     """A model's chat template with its special tokens (``bos_token``, ``eos_token`` and so on, by role).
 
-    ``where`` names it in errors; ``names``: the fields that it looks up, and its texts. Raises UserError if the template
-    is not valid Jinja.
+    ``where`` names it in errors; ``names``: the fields that it looks up, and its texts.
+    Raises UserError if the template is not valid Jinja.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], where: str) -> None:

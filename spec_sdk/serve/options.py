@@ -19,7 +19,7 @@ class ServeConfig:
     max_num_seqs: int = option(8, "answers that are worked on at once", minimum=1)
     max_queue: int = option(64, "answers that may wait besides; more are refused with status 429", minimum=0)
     max_body: int = option(4 * 2**20, "bytes of a request's body, at most; more are refused with status 413", minimum=1)
-    read_timeout: float = option(30.0, "seconds that a client may take to send a body", above=0)
+    read_timeout: float = option(30.0, "seconds that a client may take to send a request's head, and its body", above=0)
     timeout: float = option(600.0, "seconds of a request, until its answer is delivered; then it is an error", above=0)
     drain_timeout: float = option(
         30.0, "seconds that answers in progress are given to end after SIGTERM or Ctrl-C", minimum=0

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from spec_sdk.errors import UserError, message_of
 from spec_sdk.files import expanded, read_text
 from spec_sdk.say import say
+from spec_sdk.serve.heads import protocol_within
 from spec_sdk.serve.options import ServeConfig
 
 LAST_BYTES_S = 5
@@ -70,9 +71,8 @@ def keys_of(config: ServeConfig) -> list[str]:
         raise UserError(f"task.api_key_file: {config.api_key_file} has no key; write one in a line")
     for number, line in enumerate(text.splitlines(), 1):
         if not line.isascii() or " " in line.strip():
-            raise UserError(
-                f"task.api_key_file: {config.api_key_file}: line {number} has more than ASCII without spaces"
-            )
+            where = f"task.api_key_file: {config.api_key_file}: line {number}"
+            raise UserError(f"{where} has more than ASCII without spaces")
     return keys
 
 
@@ -119,6 +119,7 @@ def make_server(app: ASGIApp, config: ServeConfig, about: str, ending: asyncio.E
     """A server of an application, which ends its answers once ``ending`` is set; ``about`` is told when it serves."""
     settings = uvicorn.Config(
         app,
+        http=protocol_within(config.read_timeout),
         log_config=None,
         access_log=False,
         server_header=False,

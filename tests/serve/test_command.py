@@ -108,6 +108,15 @@ def test_a_sweep_of_servers_is_refused(tasks: str, tmp_path: Path, capsys: pytes
     assert not sweep.exists()
 
 
+def test_an_open_server_warns(checkpoint: Path) -> None:
+    command = [sys.executable, "-m", "spec_sdk", "task=serve", "task.port=0", "task.host=0.0.0.0"]
+    with subprocess.Popen([*command, f"model.target={checkpoint}"], stderr=subprocess.PIPE, text=True) as started:
+        assert started.stderr is not None
+        told = next((line for line in started.stderr if line.startswith("warning")), "")
+        started.kill()
+    assert re.fullmatch(r"warning: whoever reaches http://\S+ may use it; task.api_key_file asks clients .*\n", told)
+
+
 def test_a_missing_package_is_named(
     checkpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

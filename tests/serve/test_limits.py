@@ -197,6 +197,28 @@ def test_a_body_that_does_not_come(engine: Engine) -> None:
         assert get(running.port, "/health")[0] == 200
 
 
+def test_a_head_that_does_not_come(engine: Engine) -> None:
+    """The first on a connection, a later one, or none at all."""
+    body = b'{"prompt":"Hi","max_tokens":3}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with served(engine, ServeConfig(port=0, read_timeout=0.5, access_log=False)) as running:
+        for before in (b"", head + b"Content-Length: %d\r\n\r\n" % len(body) + body):
+            with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S) as client:
+                received = b""
+                client.sendall(before)
+                while before and b'"usage"' not in received:
+                    received += client.recv(10_000)
+                for byte in head[:5]:
+                    client.sendall(bytes([byte]))
+                    time.sleep(0.02)
+                received = b""
+                while part := client.recv(10_000):
+                    received += part
+                assert received.startswith(b"HTTP/1.1 408") and b"did not come within 0.5 s" in received
+        with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_S) as client:
+            assert client.recv(100) == b""
+
+
 def test_keys(engine: Engine) -> None:
     with served(engine, keys=("first", "second")) as running:
         assert get(running.port, "/health")[0] == 200
