@@ -22,6 +22,8 @@ SEVERAL = {
 """Options of which there are several types."""
 
 
+OF_CLIENTS = ("logit_bias", "metadata")
+"""Options whose keys are clients' own, and may be called anything."""
 NEAR = 0.7
 """How much an unknown option must look like another: names of two options often share a word."""
 
@@ -52,11 +54,12 @@ def wrong_body(error: RequestValidationError, body: type[Body]) -> Refusal:
     if first["type"] == "extra_forbidden" and len(path) == 1:
         return Refusal(400, f"{param}: unknown option{did_you_mean(param, _names(body), NEAR)}", param)
     # of what may be of several types pydantic lists what each of them wants
-    several = next((i for i, key in enumerate(path) if key in SEVERAL), None)
+    several = next((i for i, key in enumerate(path) if key in SEVERAL and param not in OF_CLIENTS), None)
     if several is not None:
         where = _printable(".".join(path[: several + 1]))
         return Refusal(400, f"{where[:100]}: it must be {SEVERAL[path[several]]}", param)
-    return Refusal(400, f"{_printable('.'.join(path))[:100]}: {_printable(first['msg'])[:500]}", param)
+    wrong = "unknown option" if first["type"] == "extra_forbidden" else _printable(first["msg"])[:500]
+    return Refusal(400, f"{_printable('.'.join(path))[:100]}: {wrong}", param)
 
 
 def _names(body: type[Body]) -> Iterable[str]:
