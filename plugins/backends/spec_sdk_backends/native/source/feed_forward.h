@@ -190,14 +190,9 @@ template <class T> void add_experts(const Block& block, const Work<T>& work, Own
                 use(e, routing.first[e], count, experts.down[e].inputs);
     };
     T* active = work.active;
-    Rows<T> rows{};
-    const Matrix* prepared = nullptr;  // what rows were made for
     each([&](int64_t e, int64_t pair, int64_t count, int64_t size) {
         const Matrix& matrix = experts.gate_up[e];
-        // a single row is the same for all of them
-        bool same = work.rows == 1 && prepared && prepared->bits == matrix.bits && prepared->rounds == matrix.rounds;
-        if (!same) rows = gathered(&routing.row[pair], count, matrix, own, M), prepared = &matrix;
-        activate(matrix, rows, work, own, active);
+        activate(matrix, gathered(&routing.row[pair], count, matrix, own, M), work, own, active);
         active += count * size;
     });
     if (experts.has_shared())
