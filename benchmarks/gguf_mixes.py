@@ -5,14 +5,16 @@
     python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape qwen3_30b_a3b --mixes Q4_0 Q4_K_M
 
 For each mix of quantisations a model with random weights is written; plain decoding behind a prompt of 64 tokens,
-by turns: in few bits, dense in bfloat16, and llama-cpp-python of the same file, if ``--llama-python`` has one. Also
-passes over N nodes in units of one over a single node. Figures are medians. Writes results/gguf_mixes.json, of another
+by turns: in few bits, dense in bfloat16, and llama-cpp-python of the same file, if ``--llama-python`` has one. Also a
+prompt of 512 tokens up to the first one behind it, and passes over N nodes in units of one over a single node. Figures
+are medians. Writes results/gguf_mixes.json, of another
 shape results/gguf_mixes-SHAPE.json.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
 import statistics
 import sys
 import tempfile
@@ -33,6 +35,7 @@ from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TokenTree
 
 PROMPT = TOKENS[:64]
+LONG = TOKENS[:512]
 NODES = (2, 4, 8)
 USUAL = "llama_1b"
 WAYS = {"few bits": (), "dense": ("model.weights=dense", "model.dtype=bfloat16")}
@@ -57,10 +60,11 @@ def main() -> int:
             report |= {**pipeline_facts(pipelines["few bits"]), "target": f"{shape.title}, random weights"}
             llama = None
             if arguments.llama_python:
-                context = len(PROMPT) + arguments.new_tokens
+                context = max(len(PROMPT) + arguments.new_tokens, len(LONG) + 2)
                 llama = stack.enter_context(peer_worker(llama_command(arguments.llama_python, file, context)))
                 report["llama_cpp"] = llama.facts
             found = decoding(pipelines, llama, arguments.new_tokens, arguments.rounds)
+            found["prompt_s"] = prompt_seconds(pipelines, llama, arguments.rounds)
             found["mib"] = {way: round((of.memory["target_weights"] or 0) / 2**20) for way, of in pipelines.items()}
             found["mib"]["file"] = file.stat().st_size >> 20
             found["passes"] = passes(pipelines["few bits"], arguments.seconds)
@@ -89,6 +93,25 @@ def decode_s(pipeline: Pipeline, new_tokens: int) -> float:
     """Of all tokens but the first."""
     arrived = [time.perf_counter() for _ in pipeline.stream(list(PROMPT), max_new_tokens=new_tokens, ignore_eos=True)]
     return arrived[-1] - arrived[0]
+
+
+def prompt_seconds(pipelines: dict[str, Pipeline], llama: Worker | None, rounds: int) -> dict[str, float]:
+    """A prompt's seconds up to its first token, each time of another order of tokens; all take turns."""
+    seconds: dict[str, list[float]] = {}
+    for number in range(rounds):
+        prompt = random.Random(number).sample(LONG, len(LONG))
+        for way, pipeline in pipelines.items():
+            seconds.setdefault(way, []).append(first_s(pipeline, prompt))
+        if llama is not None:
+            seconds.setdefault("llama.cpp", []).append(llama.ask(Request(prompt, 2)).first_s)
+    return {way: round(statistics.median(taken), 3) for way, taken in seconds.items()}
+
+
+def first_s(pipeline: Pipeline, prompt: list[int]) -> float:
+    began = time.perf_counter()
+    for _ in pipeline.stream(list(prompt), max_new_tokens=1, ignore_eos=True):
+        break
+    return time.perf_counter() - began
 
 
 def passes(pipeline: Pipeline, seconds: float) -> dict[str, float]:

@@ -31,5 +31,6 @@ def test_files_in_few_bits_beside_dense_weights(name: str, tmp_path: Path, monke
     assert list(found) == ["Q4_0", "Q5_K_M"]
     for mix in found.values():
         assert mix["tokens_per_s"].keys() == mix["mib"].keys() - {"file"} == {"few bits", "dense"}
+        assert mix["prompt_s"].keys() == {"few bits", "dense"}
         assert mix["ratio"].keys() == {"dense"} and mix["passes"].keys() == {"2", "4", "8"}
         assert mix["mib"]["few bits"] < mix["mib"]["dense"] / 2
