@@ -19,12 +19,12 @@ from spec_sdk.ops.linear import ProjectionStack
 
 @dataclass(frozen=True)
 class AttentionStack:
-    """Input-norm gains, fused QKV, QK-norm gains and output projections of L layers; QK norms may be absent.
+    """Input-norm gains, fused QKV, QK-norm gains and output projections of L layers; norms may be absent.
 
     Every layer keeps its own gain: it cannot be folded into the weights without a second copy of them.
     """
 
-    input_norm_LM: torch.Tensor
+    input_norm_LM: torch.Tensor | None
     qkv_projections: ProjectionStack
     q_norm_LD: torch.Tensor | None
     k_norm_LD: torch.Tensor | None
@@ -37,7 +37,7 @@ class AttentionStack:
             return None if gains is None else gains[first:end]
 
         return AttentionStack(
-            input_norm_LM=self.input_norm_LM[first:end],
+            input_norm_LM=part(self.input_norm_LM),
             qkv_projections=self.qkv_projections.layers(first, end),
             q_norm_LD=part(self.q_norm_LD),
             k_norm_LD=part(self.k_norm_LD),
@@ -47,13 +47,15 @@ class AttentionStack:
     @property
     def depth(self) -> int:
         """Number of layers L."""
-        return self.input_norm_LM.shape[0]
+        return len(self.qkv_projections)
 
     def qkv(self, x_KM: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Every layer's QKV projection of one normalised input, under that layer's gain: [g, K, X].
+        """Every layer's QKV projection of one normalised input, under that layer's gain if it has one: [g, K, X].
 
         ``dtype`` is that of the projections; input and gains may be wider.
         """
+        if self.input_norm_LM is None:
+            return self.qkv_projections(x_KM.to(dtype).expand(self.depth, -1, -1))
         return self.qkv_projections((x_KM * self.input_norm_LM[:, None]).to(dtype))
 
     def output(self, o_gKY: torch.Tensor) -> torch.Tensor:

@@ -114,8 +114,9 @@ class ModelConfig:
     ``attention_scale``, ``attention_softcap``: of every layer's :class:`AttentionSpec`; ``logit_softcap``: the same for
     the logits. ``embedding_scale``: what embeddings are multiplied by, rounded to the model's dtype first where
     ``rounds_embedding_scale``; ``logit_scale``: the same for the logits. ``output_norms``: what a sub-layer gives is
-    normalized before it is added. ``prefix``: what stands before the name of every tensor. ``encoder``: that of an
-    encoder–decoder model, of which all else describes the decoder.
+    normalized before it is added. ``wide_qk_norm``: norms of Q and K are of all heads together. ``prefix``: what stands
+    before the name of every tensor. ``encoder``: that of an encoder–decoder model, of which all else describes the
+    decoder.
 
     ``rotary_dims``: how many dimensions of a head are rotated, None for all; ``rotary_neighbours``: the checkpoint has
     the two of a rotary pair side by side; ``unrotated``: layers without rotary positions.
@@ -157,6 +158,7 @@ class ModelConfig:
     unrotated: tuple[int, ...] = ()
     activation: Activation = "silu"
     output_norms: bool = False
+    wide_qk_norm: bool = False
     prefix: str = ""
     experts: Experts | None = None
     encoder: EncoderConfig | None = None

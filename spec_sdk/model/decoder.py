@@ -70,9 +70,10 @@ class TensorSource(Protocol):
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One decoder block. ``qkv`` is M → (H + 2G)·D; input, QK and output norms may be absent.
+    """One decoder block. ``qkv`` is M → (H + 2G)·D; norms may be absent.
 
-    ``post_norm_M`` is the norm before the MLP. Gains may be wider than the other weights.
+    ``post_norm_M`` is the norm before the MLP. Gains may be wider than the other weights. Those of Q and K are [D], or
+    [H·D] and [G·D] of norms of all heads together.
     """
 
     input_norm_M: torch.Tensor | None
@@ -80,7 +81,7 @@ class BlockWeights:
     q_norm_D: torch.Tensor | None
     k_norm_D: torch.Tensor | None
     output: Projection
-    post_norm_M: torch.Tensor
+    post_norm_M: torch.Tensor | None
     mlp: FeedForward
     attention_output_norm_M: torch.Tensor | None = None
     mlp_output_norm_M: torch.Tensor | None = None
@@ -154,6 +155,9 @@ class Decoder:
         self.sources = tuple(range(len(self.blocks)) if sources is None else sources)
         self.kinds = tuple(config.layer_kind(source) for source in self.sources)
         self.ropes = tuple(dict.fromkeys(kind.rope for kind in self.kinds))
+        if config.wide_qk_norm:
+            # a group's attention is one computation only where norms are of single heads
+            self.fuses_groups = False
         self._rotation_of = tuple(self.ropes.index(kind.rope) for kind in self.kinds)
         self._rotary = [RotaryTable(config.head_dim, rope, self.device, self.dtype) for rope in self.ropes]
         self.embedding_scale = config.embedding_scale
@@ -328,16 +332,15 @@ class Decoder:
         qkv_BNXD = qkv.view(*qkv.shape[:2], H + 2 * G, c.head_dim)
         qk_BNXD, v_BNGD = qkv_BNXD[:, :, : H + G], qkv_BNXD[:, :, H + G :]
         if w.q_norm_D is not None and w.k_norm_D is not None:
-            q_BNHD = self._norm(qk_BNXD[:, :, :H], w.q_norm_D)
-            k_BNGD = self._norm(qk_BNXD[:, :, H:], w.k_norm_D)
+            q_BNHD = self._heads_normed(qk_BNXD[:, :, :H], w.q_norm_D)
+            k_BNGD = self._heads_normed(qk_BNXD[:, :, H:], w.k_norm_D)
             qk_BNXD = torch.cat((q_BNHD, k_BNGD), dim=2)
         qk_BNXD = rotate(qk_BNXD, *self.rotation(layer, work))
         return qk_BNXD[:, :, :H], qk_BNXD[:, :, H:], v_BNGD
 
     def attention_input(self, layer: int, h_BNM: torch.Tensor, work: Rotations) -> torch.Tensor:
         """What the QKV projection is given: the hidden state under the block's input norm."""
-        gain_M = self.blocks[layer].input_norm_M
-        return h_BNM if gain_M is None else self._norm(h_BNM, gain_M)
+        return self._normed(h_BNM, self.blocks[layer].input_norm_M)
 
     def rotation(self, layer: int, work: Rotations) -> Rotation:
         """The cosines and sines of this layer's rotary positions."""
@@ -362,16 +365,22 @@ class Decoder:
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
         """Add the attention output, then the MLP or mixture of experts with its norms and residual [B, N, M]."""
         w = self.blocks[layer]
-        h_BNM = h_BNM + self._output_norm(a_BNM, w.attention_output_norm_M)
-        m_BNM = self.summed(w.mlp(self._norm(h_BNM, w.post_norm_M)))
-        return h_BNM + self._output_norm(m_BNM, w.mlp_output_norm_M)
+        h_BNM = h_BNM + self._normed(a_BNM, w.attention_output_norm_M)
+        m_BNM = self.summed(w.mlp(self._normed(h_BNM, w.post_norm_M)))
+        return h_BNM + self._normed(m_BNM, w.mlp_output_norm_M)
 
     def summed(self, m_BNM: torch.Tensor) -> torch.Tensor:
         """What this decoder's part of an MLP gives, with that of other processes that have a part."""
         return m_BNM
 
-    def _output_norm(self, x_BNM: torch.Tensor, gain_M: torch.Tensor | None) -> torch.Tensor:
+    def _normed(self, x_BNM: torch.Tensor, gain_M: torch.Tensor | None) -> torch.Tensor:
         return x_BNM if gain_M is None else self._norm(x_BNM, gain_M)
+
+    def _heads_normed(self, x_BNXD: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        """Heads of Q, or of K, under a norm of each, or of all together."""
+        if self.config.wide_qk_norm:
+            return self._norm(x_BNXD.flatten(2), gain).view(x_BNXD.shape)
+        return self._norm(x_BNXD, gain)
 
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
         return self.norm_ops.rms_norm(x, gain, self.config.rms_norm_eps)

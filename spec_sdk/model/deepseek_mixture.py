@@ -71,6 +71,8 @@ def gguf_deepseek_experts(gguf: GGUFFile, architecture: str) -> dict[str, Any]:
     """What config.json would say of a GGUF file's experts. Raises UserError for a file without, or routed otherwise."""
     meta = Fields(gguf.metadata, gguf.where)
     first = meta.count(f"{architecture}.leading_dense_block_count", 0)
+    if first >= meta.size(f"{architecture}.block_count"):
+        raise UserError(f"{gguf.where}: no layer has experts ({architecture}.leading_dense_block_count is {first})")
     mixture = gguf_experts(gguf, architecture, scored_by="sigmoid", scaled=True, layer=first)
     if not mixture:
         raise UserError(f"{gguf.where}: has no {architecture}.expert_count")

@@ -9,7 +9,8 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_reader import GGUFFile
-from spec_sdk.model.llama_like import attention, embedding, gain, mlp, output, read_llama_like
+from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like
+from spec_sdk.model.llama_like import output_norms as norms_of_outputs
 from spec_sdk.model.weight_table import Weight
 
 GELU_TANH = "gelu_pytorch_tanh"
@@ -20,17 +21,11 @@ def gemma_weights(output_norms: bool) -> tuple[Weight, ...]:
     """The table of a Gemma. ``output_norms``: each sub-layer has a norm before it and one after it (Gemma 2 and 3)."""
     if not output_norms:
         return (*embedding(), *attention(minus_one=True), *mlp(minus_one=True), *output(minus_one=True))
-    hf, gguf = "model.layers.{layer}", "blk.{layer}"
-    after_attention = gain(
-        "attention_output_norm", f"{hf}.post_attention_layernorm", f"{gguf}.post_attention_norm", minus_one=True
-    )
-    after_mlp = gain("mlp_output_norm", f"{hf}.post_feedforward_layernorm", f"{gguf}.post_ffw_norm", minus_one=True)
     return (
         *embedding(),
         *attention(minus_one=True),
-        after_attention,
         *mlp("pre_feedforward_layernorm", minus_one=True),
-        after_mlp,
+        *norms_of_outputs(minus_one=True),
         *output(minus_one=True),
     )
 

@@ -63,3 +63,16 @@ def hf_config(gguf: GGUFFile, computes_experts: bool = False, partial_rotary: bo
         "eos_token_id": meta.get("tokenizer.ggml.eos_token_id"),
         "dtype": "float32",
     }
+
+
+def gguf_layer_types(gguf: GGUFFile, architecture: str, layers: int, interval: int = 4) -> list[str]:
+    """Of each layer whether it has a window, as config.json says it: one in ``interval`` has none, unless the file says
+    another one, or each layer's. Raises UserError for what says neither.
+    """
+    key = f"{architecture}.attention.sliding_window_pattern"
+    said = gguf.metadata.get(key, interval)
+    if isinstance(said, int) and not isinstance(said, bool) and said > 0:
+        said = [(layer + 1) % said != 0 for layer in range(layers)]
+    if not isinstance(said, list) or len(said) != layers:
+        raise UserError(f"{gguf.where}: {key} does not say of each of {layers} layers whether it has a window")
+    return ["sliding_attention" if slides else "full_attention" for slides in said]

@@ -14,6 +14,7 @@ from spec_sdk.model.architectures import read_config, read_gguf_config, weights_
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.gguf_rope import DIVISORS, LONG, SHORT
 from spec_sdk.model.gguf_tensors import GGUFWeights, input_scale_name, scale_name
@@ -69,10 +70,23 @@ def _check_all_read(gguf: GGUFFile, table: WeightTable) -> None:
     # scales of activations are for kernels that round these too
     read = {name for weight in weights for name in (weight, scale_name(weight), input_scale_name(weight))}
     read |= {DIVISORS, LONG, SHORT}
-    if left := [name for name in gguf.tensors if name not in read and "rot_embd" not in name]:
+    modules = _prediction_modules(gguf)
+    left = [name for name in gguf.tensors if name not in read and not name.startswith(modules)]
+    if left := [name for name in left if "rot_embd" not in name]:
         which = f"tensor '{left[0]}'" if len(left) == 1 else f"tensor '{left[0]}' and {len(left) - 1} more"
         architecture = gguf.metadata.get("general.architecture")
         raise UserError(f"{gguf.where}: {which} would be left out: its architecture '{architecture}' has none such")
+
+
+def _prediction_modules(gguf: GGUFFile) -> tuple[str, ...]:
+    """What the names of tensors of prediction modules begin with, which the file counts as its last blocks."""
+    meta = Fields(gguf.metadata, gguf.where)
+    architecture = meta.text("general.architecture", "")
+    blocks, modules = (
+        meta.count(f"{architecture}.{key}", 0) if not isinstance(meta.get(f"{architecture}.{key}"), list) else 0
+        for key in ("block_count", "nextn_predict_layers")
+    )
+    return tuple(f"blk.{block}." for block in range(max(0, blocks - modules), blocks))
 
 
 def _card(label: str, named: str) -> str:

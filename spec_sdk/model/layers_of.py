@@ -19,7 +19,12 @@ def settings_of_layers(settings: Mapping[str, Any], config: ModelConfig, layers:
     made = {**settings, "num_hidden_layers": len(layers)}
     if isinstance(kinds := made.get("layer_types"), list):
         made["layer_types"] = [kinds[layer] for layer in layers]
-    if 0 < len(config.unrotated) < config.num_layers:
+    elif config.windows:
+        # what follows from a layer's number does not from its number among these
+        slides = [config.windows[layer] is not None for layer in layers]
+        made["layer_types"] = ["sliding_attention" if slid else "full_attention" for slid in slides]
+    told_by_types = config.unrotated == tuple(i for i, window in enumerate(config.windows) if window is None)
+    if 0 < len(config.unrotated) < config.num_layers and not told_by_types:
         # 1: the layer has rotary positions
         made["no_rope_layers"] = [int(layer not in config.unrotated) for layer in layers]
     return made

@@ -52,38 +52,63 @@ def embedding() -> tuple[Weight, ...]:
     return (Weight("embedding", "model.embed_tokens.weight", "token_embd.weight", (VOCABULARY, MODEL)),)
 
 
-def attention(rotary_pairs: bool = False, minus_one: bool = False) -> tuple[Weight, ...]:
+def attention(
+    rotary_pairs: bool = False, minus_one: bool = False, normed: bool = True, wide_qk_norm: bool = False
+) -> tuple[Weight, ...]:
     """The attention sub-layer: its norm, Q, K, V and output, and norms of Q and K where the configuration has them.
 
     ``rotary_pairs``: llama.cpp's converter reorders Q and K; ``minus_one``: so are gains stored (:class:`Weight`).
+    ``normed``: it has a norm; ``wide_qk_norm``: those of Q and K are of all heads together.
     """
     hf, gguf, pairs = f"{_LAYER}.self_attn", f"{_BLOCK}.attn", rotary_pairs
+    before = gain("input_norm", f"{_LAYER}.input_layernorm", f"{gguf}_norm", minus_one=minus_one)
+    queries, keys = (QUERIES, KEYS) if wide_qk_norm else (HEAD, HEAD)
     return (
-        gain("input_norm", f"{_LAYER}.input_layernorm", f"{gguf}_norm", minus_one=minus_one),
+        *([before] if normed else []),
         *linear("q", f"{hf}.q_proj", f"{gguf}_q", (QUERIES, MODEL), QUERIES, lambda config: config.qkv_bias, pairs),
         *linear("k", f"{hf}.k_proj", f"{gguf}_k", (KEYS, MODEL), KEYS, lambda config: config.qkv_bias, pairs),
         *linear("v", f"{hf}.v_proj", f"{gguf}_v", (KEYS, MODEL), KEYS, lambda config: config.qkv_bias),
         *linear("o", f"{hf}.o_proj", f"{gguf}_output", (MODEL, QUERIES), QUERIES, lambda config: config.o_bias),
-        gain("q_norm", f"{hf}.q_norm", f"{gguf}_q_norm", HEAD, lambda config: config.qk_norm, minus_one),
-        gain("k_norm", f"{hf}.k_norm", f"{gguf}_k_norm", HEAD, lambda config: config.qk_norm, minus_one),
+        gain("q_norm", f"{hf}.q_norm", f"{gguf}_q_norm", queries, lambda config: config.qk_norm, minus_one),
+        gain("k_norm", f"{hf}.k_norm", f"{gguf}_k_norm", keys, lambda config: config.qk_norm, minus_one),
     )
 
 
 def mlp(
-    norm: str = "post_attention_layernorm", minus_one: bool = False, gguf_norm: str = "ffn_norm"
+    norm: str | None = "post_attention_layernorm", minus_one: bool = False, gguf_norm: str = "ffn_norm"
 ) -> tuple[Weight, ...]:
-    """The MLP sub-layer: its norm, and gate, up and down of the layers that have no mixture of experts."""
+    """The MLP sub-layer: its norm if it has one, and gate, up and down of layers without a mixture of experts."""
     hf, gguf = f"{_LAYER}.mlp", f"{_BLOCK}.ffn"
 
     def part(role: str, shape: tuple[Dim, Dim]) -> tuple[Weight, Weight]:
         names = f"{hf}.{role}_proj", f"{gguf}_{role}"
         return linear(role, *names, shape, MLP, lambda config: config.mlp_bias, in_layer=has_mlp)
 
+    before = gain("post_norm", f"{_LAYER}.{norm}", f"{_BLOCK}.{gguf_norm}", minus_one=minus_one)
     return (
-        gain("post_norm", f"{_LAYER}.{norm}", f"{_BLOCK}.{gguf_norm}", minus_one=minus_one),
+        *([before] if norm is not None else []),
         *part("gate", (MLP, MODEL)),
         *part("up", (MLP, MODEL)),
         *part("down", (MODEL, MLP)),
+    )
+
+
+def output_norms(
+    attention: str = "post_attention_layernorm",
+    mlp: str = "post_feedforward_layernorm",
+    minus_one: bool = False,
+    present: Callable[[ModelConfig], bool] = always,
+) -> tuple[Weight, Weight]:
+    """The norms of what the sub-layers give, by their names in a layer."""
+    return (
+        gain(
+            "attention_output_norm",
+            f"{_LAYER}.{attention}",
+            f"{_BLOCK}.post_attention_norm",
+            present=present,
+            minus_one=minus_one,
+        ),
+        gain("mlp_output_norm", f"{_LAYER}.{mlp}", f"{_BLOCK}.post_ffw_norm", present=present, minus_one=minus_one),
     )
 
 

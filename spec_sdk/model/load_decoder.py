@@ -60,7 +60,7 @@ def load_blocks(source: TensorSource, device: torch.device, dtype: torch.dtype, 
 
 def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights], AttentionStack]:
     stack = AttentionStack(
-        input_norm_LM=weights.stacked("input_norm"),
+        input_norm_LM=weights.stacked_if_any("input_norm"),
         qkv_projections=weights.projections("q", "k", "v"),
         q_norm_LD=weights.stacked_if_any("q_norm"),
         k_norm_LD=weights.stacked_if_any("k_norm"),
@@ -75,12 +75,12 @@ def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights],
 
 def _block(config: ModelConfig, weights: _Weights, stack: AttentionStack, i: int) -> BlockWeights:
     return BlockWeights(
-        input_norm_M=stack.input_norm_LM[i],
+        input_norm_M=None if stack.input_norm_LM is None else stack.input_norm_LM[i],
         qkv=stack.qkv_projections[i],
         q_norm_D=None if stack.q_norm_LD is None else stack.q_norm_LD[i],
         k_norm_D=None if stack.k_norm_LD is None else stack.k_norm_LD[i],
         output=stack.output_projections[i],
-        post_norm_M=weights.read("post_norm", i),
+        post_norm_M=weights.read_if_any("post_norm", i),
         mlp=_mixture(weights, config.experts, i)
         if config.experts is not None and has_experts(config, i)
         else GatedMLP(
@@ -132,15 +132,19 @@ class _Weights:
         self._table, self._names = weights_of(source.config), source.names()
 
     def __contains__(self, role: str) -> bool:
-        return role in self._table and self._table.name(role) in self._names
+        return self.has(role, 0)
+
+    def has(self, role: str, layer: int) -> bool:
+        """Whether this layer has such weights."""
+        return role in self._table and self._table.name(role, layer) in self._names
 
     def read(self, role: str, layer: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
         """One tensor, in the dtype of its role unless another is named."""
         return self._tensor(role, layer).to(device=self._device, dtype=dtype or self._dtype_of(role))
 
     def read_if_any(self, role: str, layer: int) -> torch.Tensor | None:
-        """None for a model without such weights."""
-        return self.read(role, layer) if role in self else None
+        """None for a layer without such weights."""
+        return self.read(role, layer) if self.has(role, layer) else None
 
     def final_norm(self) -> torch.Tensor:
         """The gain before the output head. The scale of logits is in it, which rounding would change for all tokens."""
@@ -217,8 +221,7 @@ class _Weights:
 
     def fused_if_any(self, layer: int, *roles: str) -> torch.Tensor | None:
         """None for a layer without such weights."""
-        there = roles[0] in self._table and self._table.name(roles[0], layer) in self._names
-        return self.fused(layer, *roles) if there else None
+        return self.fused(layer, *roles) if self.has(roles[0], layer) else None
 
     def stacked_if_any(self, *roles: str) -> torch.Tensor | None:
         """None for a model without such weights."""

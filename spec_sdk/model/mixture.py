@@ -178,6 +178,8 @@ def gguf_experts(
         raise UserError(f"{gguf.where}: {architecture}.expert_gating_func is not {scored_by}, which is not supported")
     if not scaled and meta.number(f"{architecture}.expert_weights_scale", 1.0) not in (0.0, 1.0):
         raise UserError(f"{gguf.where}: {architecture}.expert_weights_scale is not supported")
+    if meta.size(f"{architecture}.expert_count") == 1:
+        raise UserError(f"{gguf.where}: {architecture}.expert_count is 1, which is no mixture")
     stacked = f"blk.{layer}.ffn_gate_exps.weight"
     if len(gguf.shapes.get(stacked, ())) != 3:
         raise UserError(f"{gguf.where}: tensor '{stacked}' of all experts is missing; a tensor per expert is not read")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.model.config import RopeScaling
@@ -37,6 +38,28 @@ def rotated_dims(fields: Fields, head_dim: int, default: float | None = None) ->
 def _section(fields: Fields) -> Fields | None:
     key = next((k for k in SPELLINGS if fields.get(k)), None)
     return None if key is None else fields.section(key)
+
+
+def ropes_by_type(fields: Fields, theta: float, windowed_theta: float) -> tuple[Fields, Fields]:
+    """The configuration as layers without a window read it, and as those with one do: rotary positions of their own.
+
+    The bases are those where ``rope_parameters`` do not say; ``rope_scaling`` stretches layers without a window alone.
+    """
+    kinds = ("full_attention", "sliding_attention")
+    whole = {key: value for key, value in fields.values.items() if key not in SPELLINGS}
+    plain: dict[str, Any] = {"rope_scaling": fields.get("rope_scaling")}
+    windowed: dict[str, Any] = {}
+    if fields.get("rope_parameters"):
+        by_kind = fields.section("rope_parameters")
+        if unknown := sorted(by_kind.values.keys() - kinds):
+            raise UserError(f"{by_kind.where}: has {unknown[0]}, where {' and '.join(kinds)} are read")
+        plain, windowed = ({"rope_parameters": by_kind.get(kind)} for kind in kinds)
+        if fields.get("rope_scaling"):
+            full = by_kind.section(kinds[0]).values if by_kind.get(kinds[0]) else {}
+            plain = {"rope_parameters": {**full, **fields.section("rope_scaling").values}}
+    bases = {"rope_theta": theta}, {"rope_theta": windowed_theta}
+    found = [Fields({**whole, **base, **own}, fields.where) for base, own in zip(bases, (plain, windowed), strict=True)]
+    return found[0], found[1]
 
 
 def read_rope(fields: Fields, rotated: int, default_theta: float = 10000.0) -> tuple[float, RopeScaling | None]:

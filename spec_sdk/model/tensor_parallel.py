@@ -53,8 +53,13 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
 
     KV heads are dealt out as evenly as they go. With more ranks than KV heads, the ranks of one KV head each hold a
     copy of it and share its query heads. Raises UserError for more ranks than query heads or rows of an MLP
-    or an expert.
+    or an expert, and for heads that are normalized together.
     """
+    if size > 1 and config.wide_qk_norm:
+        raise UserError(
+            f"model: {config.architecture} normalizes all heads of Q and K together, which is not computed over "
+            "several processes; use one"
+        )
     H, G = config.num_heads, config.num_kv_heads
     R = H // G
     mlp_rows = share(config.intermediate_size, size, rank)

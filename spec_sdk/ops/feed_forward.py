@@ -18,8 +18,6 @@ from spec_sdk.ops.linear import Projection
 
 Activation = Literal["silu", "gelu_tanh"]
 Scoring = Literal["softmax", "sigmoid"]
-LEAST_SUM = 1e-20
-"""What the weights of a token's experts are divided by, at least."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,8 @@ class Routing:
     """How a router's logits choose A = ``per_token`` experts for a token, and weight what they return.
 
     ``scored_by``: an expert's score is its probability among all E, or the sigmoid of its logit. Scores are weights;
-    ``normalized``: they are divided by the sum of the token's; ``scale`` multiplies them then.
+    ``normalized``: they are divided by the sum of the token's, at least by ``least_sum``; ``scale`` multiplies them
+    then.
 
     ``groups``: neighbouring experts are a group, of as many. The choice is made within the ``groups_of_token`` groups
     whose two best scores sum to the most (DeepSeek-V3, arXiv:2412.19437, §2.1.2).
@@ -61,6 +60,7 @@ class Routing:
     scale: float = 1.0
     groups: int = 1
     groups_of_token: int = 1
+    least_sum: float = 1e-20
 
 
 class MixtureOfExperts:
@@ -116,10 +116,11 @@ class MixtureOfExperts:
         choice_KE = score_KE if self.bias_E is None else score_KE + self.bias_E
         if how.groups > how.groups_of_token:
             choice_KE = self._within_best_groups(choice_KE)
-        chosen_KA = choice_KE.topk(how.per_token, dim=-1).indices
+        # of equal ones the first, on every device
+        chosen_KA = choice_KE.sort(dim=-1, descending=True, stable=True).indices[:, : how.per_token]
         weight_KA = score_KE.gather(-1, chosen_KA)
         if how.normalized:
-            weight_KA = weight_KA / weight_KA.sum(dim=-1, keepdim=True).clamp_min(LEAST_SUM)
+            weight_KA = weight_KA / weight_KA.sum(dim=-1, keepdim=True).clamp_min(how.least_sum)
         return chosen_KA, weight_KA if how.scale == 1.0 else weight_KA * how.scale
 
     def _within_best_groups(self, choice_KE: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,8 @@ class DraftShape:
             raise UserError(f"model.target: task=train_draft trains dense decoders, and this model has {what}")
         if target.attention_softcap is not None:
             raise UserError("model.target: task=train_draft does not train layers with soft-capped attention")
+        if target.wide_qk_norm and self.kv_heads is not None:
+            raise UserError("task.kv_heads: the target's norms are of all heads together; leave it out")
         for option, value, most in (
             ("mlp_size", self.mlp_size, target.intermediate_size),
             ("kv_heads", self.kv_heads, target.num_kv_heads),

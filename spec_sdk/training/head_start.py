@@ -86,13 +86,17 @@ def head_start(
     config = read_layer(Fields(body, "the head's config.json"), ())
 
     read = functools.partial(read_weight, source, theirs)
-    roles = ("input_norm", "q", "k", "v", "o", "post_norm", "gate", "up", "down")
+    roles = ("q", "k", "v", "o", "gate", "up", "down")
     if missing := [role for role in roles if role not in theirs]:
         raise UserError(
             f"model.target: {target.architecture} has no {missing[0]}, with which a head's layer would begin"
         )
     last, first = ({role: read(role, layer) for role in roles} for layer in (target.num_layers - 1, 0))
     last, first = shape.cut(last, target), shape.cut(first, target)
+    for of, number in ((last, target.num_layers - 1), (first, 0)):
+        for role in ("input_norm", "post_norm"):
+            # what stands before sub-layers without such norms leaves states as they are, at first
+            of[role] = read(role, number) if role in theirs else torch.ones(target.hidden_size)
     # what the target scales, the head's layer does not
     for role in ("o", "down"):
         last[role] = last[role] * target.state_scale

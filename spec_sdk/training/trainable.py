@@ -134,12 +134,12 @@ class TrainableDraft(Learner):
             return Projection(torch.cat(weight), torch.cat(biases) if biases else None)
 
         return BlockWeights(
-            input_norm_M=self.weights[f"input_norm_{layer}"],
+            input_norm_M=one("input_norm"),
             qkv=projection("q", "k", "v"),
             q_norm_D=one("q_norm"),
             k_norm_D=one("k_norm"),
             output=projection("o"),
-            post_norm_M=self.weights[f"post_norm_{layer}"],
+            post_norm_M=one("post_norm"),
             mlp=GatedMLP(projection("gate", "up"), projection("down"), self.config.activation),
             attention_output_norm_M=one("attention_output_norm"),
             mlp_output_norm_M=one("mlp_output_norm"),

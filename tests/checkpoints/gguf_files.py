@@ -31,6 +31,7 @@ GGUF_ARCHITECTURE = {
     "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3",
     "glm": "glm4",
+    "olmo3": "olmo2",
     "glm4_moe": "glm4moe",
     "ernie4_5_moe": "ernie4_5-moe",
 }
@@ -38,7 +39,7 @@ GGUF_ARCHITECTURE = {
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3")
 """Those of which llama.cpp's converter reorders Q and K."""
 DEEPSEEK_MIXTURES = ("glm4_moe", "dots1")
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", *DEEPSEEK_MIXTURES)
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", *DEEPSEEK_MIXTURES)
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
 
 
@@ -151,8 +152,10 @@ def write_gguf(
         _add_multipliers(writer, config)
     if rope["rope_type"] == "longrope":
         _add_long_rope(writer, config, rope)
-    if config.model_type == "phi3" and config.sliding_window:
+    if config.model_type in ("phi3", "olmo3", "exaone4") and config.sliding_window:
         writer.add_sliding_window(config.sliding_window)
+    if config.model_type in ("olmo3", "exaone4") and config.sliding_window:
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
@@ -241,7 +244,7 @@ def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
     of_local = config.model_type in ("mixtral", "granitemoe", *DEEPSEEK_MIXTURES)
     writer.add_expert_count(config.num_local_experts if of_local else config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
-    if config.model_type not in ("mixtral", "granitemoe"):
+    if config.model_type not in ("mixtral", "granitemoe", "olmoe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type == "qwen2_moe":
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)

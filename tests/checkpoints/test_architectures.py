@@ -62,13 +62,16 @@ class Counted(ModelTensors):
 def test_every_architecture_is_there_once() -> None:
     model_types = [name for family in families() for name in family.model_types]
     gemmas, moes = ["gemma", "gemma2", "gemma3"], ["mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"]
+    norms_after = ["olmo2", "olmoe", "exaone4"]
     others = ["gemma3_text", "llama", "mimo", "mistral", "qwen2", "qwen3", "whisper"]
     nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "dots1", "phi3", "seed_oss", "smollm3"]
-    assert sorted(model_types) == sorted([*gemmas, *moes, *others, *nearly_llamas, "glm", "granitemoehybrid"])
+    assert sorted(model_types) == sorted(
+        [*gemmas, *moes, *others, *nearly_llamas, *norms_after, "olmo3", "glm", "granitemoehybrid"]
+    )
     # Mixtral is a llama there
     gguf_moes = ["qwen2moe", "qwen3moe", "ernie4_5-moe", "glm4moe"]
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
-    assert ggufs == sorted([*gemmas, *nearly_llamas, "llama", "mistral", "qwen2", "qwen3", *gguf_moes])
+    assert ggufs == sorted([*gemmas, *nearly_llamas, *norms_after, "llama", "mistral", "qwen2", "qwen3", *gguf_moes])
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.model_types[0])
@@ -171,6 +174,7 @@ def assert_same_weights(ours: Decoder, theirs: Decoder) -> None:
     assert ours.layers == theirs.layers
     for a, b in zip(ours.blocks, theirs.blocks, strict=True):
         assert a.input_norm_M is not None and b.input_norm_M is not None
+        assert a.post_norm_M is not None and b.post_norm_M is not None
         assert torch.equal(a.input_norm_M, b.input_norm_M) and torch.equal(a.post_norm_M, b.post_norm_M)
         linears = ([block.qkv, block.output, *block.mlp.projections] for block in (a, b))
         for x, y in zip(*linears, strict=True):
@@ -225,6 +229,6 @@ def test_a_new_family_is_among_the_names_suggested(tmp_path: Path) -> None:
 
 
 def test_without_its_file_there_is_no_such_family() -> None:
-    known = "dots1, ernie4_5, ernie4_5_moe, gemma, .*llama, mimo, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3"
+    known = "dots1, .*llama, mimo, mistral, mixtral, olmo2, olmo3, olmoe, phi3, qwen2, qwen2_moe, qwen3"
     with pytest.raises(UserError, match=rf"unsupported architecture 'toylm', did you mean .*\(supported: {known}"):
         read_config({"model_type": "toylm"}, "config.json")

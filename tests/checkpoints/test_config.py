@@ -48,8 +48,8 @@ def test_agrees_with_transformers(name: str) -> None:
 
 
 DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"]
-DENSE += ["ernie4_5", "glm", "glm4", "granite", "phi3", "seed_oss", "smollm3"]
-MOE = ["granitemoe", "mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"]
+DENSE += ["ernie4_5", "glm", "glm4", "granite", "phi3", "seed_oss", "smollm3", "olmo2", "olmo3", "exaone4"]
+MOE = ["granitemoe", "mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe", "olmoe"]
 
 
 def assert_layers_agree(ours: ModelConfig, theirs: Any) -> None:
@@ -94,6 +94,7 @@ def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> No
         corrected = {"ernie4_5_moe": 2 * width, "glm4_moe": width}
         expected = Experts(count, routing, width, shared, (0, 1))
         if model_type in corrected:
+            routing = replace(routing, least_sum=getattr(theirs, "moe_norm_min", routing.least_sum))
             expected = Experts(count, routing, width, corrected[model_type], (1,), corrected=True, shared_gated=False)
         assert ours.experts == expected
     else:
@@ -146,6 +147,8 @@ def test_a_part_that_is_a_quotient_is_whole_pairs() -> None:
             "first_k_dense_replace is -1, not a whole",
         ),
         ({"model_type": "dots1"}, "no n_routed_experts"),
+        ({"model_type": "olmoe", "clip_qkv": 8.0}, "clipped Q, K and V (clip_qkv) are not supported"),
+        ({"model_type": "exaone4", "sliding_window_pattern": "LXG"}, "sliding_window_pattern is 'LXG', not letters L"),
         ({"model_type": "ernie4_5_moe", "moe_k": 65}, "moe_k is 65, and there are 64 experts"),
         ({"model_type": "ernie4_5_moe", "use_bias": True}, "biases (use_bias) are not supported in this family"),
     ],
@@ -166,6 +169,12 @@ def test_which_layers_have_experts() -> None:
     assert layers(decoder_sparse_step=2) == (1, 3, 5)
     assert layers(decoder_sparse_step=2, mlp_only_layers=[3, 4]) == (1, 5)
     assert layers(num_experts=0) is layers(decoder_sparse_step=7) is None
+    dots = read(model_type="dots1", n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=0).experts
+    assert dots is not None and dots.shared_intermediate_size is None
+    ernie = read(model_type="ernie4_5_moe", moe_norm_min=0.5).experts
+    assert ernie is not None and ernie.routing.least_sum == 0.5
+    exaone = {"model_type": "exaone4", "num_key_value_heads": 2, "sliding_window": None, "sliding_window_pattern": 0}
+    assert read(**exaone).unrotated == read(**exaone).windows == ()
     config = read(**qwen, decoder_sparse_step=2).of_layers([0, 1, 4, 5])
     assert config.experts is not None and (config.experts.layers, config.num_layers) == ((1, 3), 4)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import torch
 
@@ -19,9 +20,11 @@ from spec_sdk.tree import TokenTree
 from tests.checkpoints.gguf_files import write_gguf
 from tests.support.tiny_checkpoints import checkpoint_tensors
 
+NORMED_AFTER = ["olmo2", "olmo3", "olmoe", "exaone4"]
+"""Or with norms of all heads together."""
 CORRECTED = ["ernie4_5_moe", "glm4_moe", "dots1"]
 """Whose experts are chosen with a correction."""
-NAMES = ["phi3", "phi4", "glm4", "ernie4_5", "smollm3", "seed_oss", "granite", "granitemoe", *CORRECTED]
+NAMES = ["phi3", "phi4", "glm4", "ernie4_5", "smollm3", "seed_oss", "granite", "granitemoe", *NORMED_AFTER, *CORRECTED]
 TOKENS = list(range(3, 63))
 LONG_PHI: dict[str, Any] = {
     "rope_parameters": {
@@ -34,6 +37,8 @@ LONG_PHI: dict[str, Any] = {
 }
 OVERRIDES: dict[str, dict[str, Any]] = {
     "phi4": LONG_PHI,
+    "olmo3": {"rope_parameters": None},
+    "olmo2": {"num_key_value_heads": 2, "attention_bias": False},
     "smollm3": {"use_sliding_window": False},
     "ernie4_5_moe": {"moe_intermediate_size": 32, "moe_layer_interval": 1},
     "glm4_moe": {"moe_intermediate_size": 32, "n_group": 1, "topk_group": 1},
@@ -43,7 +48,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 
 def written(path: Path, name: str, kind: str = "F32") -> Any:
     """A model of five layers, so that one of a SmolLM3 is not rotated; it sees all of a text there, as a dots.llm1
-    does. There is one group of experts: the converter names no more.
+    does. There is one group of experts: llama.cpp knows no more here.
     """
     overrides = OVERRIDES.get(name, {})
     return write_gguf(path, name, kind, num_hidden_layers=5, **overrides)
@@ -158,14 +163,36 @@ def test_a_granite_that_names_no_scale_of_scores_has_the_usual_one(tmp_path: Pat
 
 
 def test_a_glm_with_a_prediction_module(tmp_path: Path) -> None:
-    """llama.cpp's converter counts it among the blocks."""
+    """llama.cpp's converter counts it among the blocks, and writes it; it is not read."""
 
     def say(writer: gguf.GGUFWriter) -> None:
         del writer.kv_data[0]["glm4moe.block_count"]
         writer.add_block_count(3)
         writer.add_nextn_predict_layers(1)
+        for name in ("nextn.eh_proj", "nextn.enorm", "attn_norm", "ffn_gate_exps"):
+            writer.add_tensor(f"blk.2.{name}.weight", np.zeros(64, np.float32))
 
     reference = write_gguf(tmp_path / "m.gguf", "glm4_moe", customize=say, **OVERRIDES["glm4_moe"])
     with torch.inference_mode():
         expected_NV = reference(torch.tensor([TOKENS])).logits[0]
     assert (logits_of(tmp_path / "m.gguf") - expected_NV).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("glm4_moe", "glm4moe.rope.dimension_sections", 5, "rotary positions of several kinds"),
+        ("glm4_moe", "glm4moe.leading_dense_block_count", 2, "no layer has experts .glm4moe.leading_dense_block_count"),
+        ("glm4_moe", "glm4moe.expert_count", 1, "glm4moe.expert_count is 1, which is no mixture"),
+        ("ernie4_5_moe", "ernie4_5-moe.interleave_moe_layer_step", 2**32 - 1, "no layer has experts"),
+        ("exaone4", "exaone4.attention.sliding_window_pattern", 0, "does not say of each of 2 layers whether it has"),
+    ],
+)
+def test_what_a_file_cannot_say(name: str, key: str, value: int, message: str, tmp_path: Path) -> None:
+    def say(writer: gguf.GGUFWriter) -> None:
+        writer.kv_data[0].pop(key, None)
+        writer.add_uint32(key, value)
+
+    write_gguf(tmp_path / "m.gguf", name, customize=say, **{**OVERRIDES.get(name, {}), "num_hidden_layers": 2})
+    with pytest.raises(UserError, match=message):
+        open_checkpoint(str(tmp_path / "m.gguf"))

@@ -63,7 +63,19 @@ def sharded(source: ModelTensors, size: int) -> list[ShardedSource]:
     return [ShardedSource(source, place, place) for place in places]
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+WIDE_NORMS = ["olmo2", "olmo3", "olmoe"]
+DIVIDED = [name for name in ARCHITECTURES if name not in WIDE_NORMS]
+
+
+@pytest.mark.parametrize("name", WIDE_NORMS)
+def test_heads_that_are_normalized_together_are_not_divided(name: str) -> None:
+    source = ModelTensors(name, 0)
+    sharded(source, 1)
+    with pytest.raises(UserError, match="normalizes all heads of Q and K together, .* several processes; use one"):
+        sharded(source, 2)
+
+
+@pytest.mark.parametrize("name", DIVIDED)
 def test_two_shards_make_the_whole(name: str) -> None:
     source = ModelTensors(name, 0)
     first, second = sharded(source, 2)
@@ -84,7 +96,7 @@ def test_two_shards_make_the_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", DIVIDED)
 def test_a_shard_is_a_checkpoint_of_its_own_config(name: str, size: int) -> None:
     source = ModelTensors(name, 0)
     for shard in sharded(source, size):

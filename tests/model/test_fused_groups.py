@@ -74,9 +74,13 @@ def stored_kv(session: Session, columns: int) -> tuple[torch.Tensor, torch.Tenso
     return cache.k_LSGCD[:, :, :, :columns], cache.v_LSGCD[:, :, :, :columns]
 
 
+LLAMAS = ["smollm", "llama2", "biased_llama", "qwen2", "qwen3"]
+
+
 @pytest.mark.parametrize("levels", [[1, 1, 1], [4, 4], [2, 17], [3, 1, 6]], ids=str)
 @pytest.mark.parametrize(
-    "name", ["smollm", "llama2", "biased_llama", "qwen2", "qwen3", "qwen2_sliding", "qwen2_moe", "gemma3"]
+    "name",
+    ["smollm", "llama2", "biased_llama", "qwen2", "qwen3", "qwen2_sliding", "qwen2_moe", "gemma3", "exaone4", "olmo2"],
 )
 def test_fused_is_the_definition(name: str, levels: list[int]) -> None:
     """Chains and trees; GQA and none, biases, QK norm, a head dim of its own, layers of several kinds in a group."""
@@ -172,7 +176,7 @@ def test_stacked_weights_are_the_layers_own(smollm: Decoder) -> None:
             block, [stack] = decoder.blocks[layer], decoder.stacks(layer, layer + 1)
             assert stack.qkv_projections[0].weight_OI.data_ptr() == block.qkv.weight_OI.data_ptr()
             assert stack.output_projections[0].weight_OI.data_ptr() == block.output.weight_OI.data_ptr()
-            assert block.input_norm_M is not None
+            assert block.input_norm_M is not None and stack.input_norm_LM is not None
             assert stack.input_norm_LM[0].data_ptr() == block.input_norm_M.data_ptr()
             assert torch.equal(stack.qkv_projections[0].weight_OI, block.qkv.weight_OI)
     assert [stack.depth for stack in cut.stacks(0, 4)] == [1, 2, 1]

@@ -7,6 +7,7 @@ import json
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -153,6 +154,20 @@ def test_the_choice_is_made_in_float32() -> None:
     decoder = load_decoder(ModelTensors("qwen3_moe", 0), CPU, torch.bfloat16)
     router = decoder.blocks[0].mlp
     assert isinstance(router, MixtureOfExperts) and router.router_EM.dtype == torch.float32
+
+
+@pytest.mark.parametrize("scored_by", ["softmax", "sigmoid"])
+def test_of_equal_scores_the_first_are_chosen(scored_by: Any) -> None:
+    """Sigmoids of large logits are all 1."""
+    moe = mixture(5, Routing(3, True, scored_by))
+    moe.router_EM.fill_(4.0)
+    assert moe.route(torch.ones(2, M))[0].tolist() == [[0, 1, 2]] * 2
+
+
+def test_a_sum_has_a_least_value() -> None:
+    moe = mixture(6, Routing(2, True, least_sum=4.0))
+    _, weight_KA = moe.route(torch.randn(3, M, generator=torch.Generator().manual_seed(6)))
+    assert bool((weight_KA.sum(-1) < 0.25).all())
 
 
 def test_which_decoders_depend_on_their_data() -> None:

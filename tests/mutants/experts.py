@@ -130,4 +130,25 @@ EXPERTS = (
         '"moe_layer_start_index": 0,',
         (f"{OF_GGUF}::test_logits_equal_transformers",),
     ),
+    Mutant(
+        "experts: the shared one has a gate where the first layer has one",
+        "spec_sdk/model/load_decoder.py",
+        "self._table.name(role, layer) in self._names",
+        "self._table.name(role) in self._names",
+        ("tests/model/test_decoder.py::test_logits_equal_transformers",),
+    ),
+    Mutant(
+        "experts: weights that sum to less are divided all the same",
+        FEED_FORWARD,
+        ".clamp_min(how.least_sum)",
+        "",
+        ("tests/model/test_mixture.py::test_a_sum_has_a_least_value",),
+    ),
+    Mutant(
+        "GGUF: a prediction module's tensors are another model's",
+        "spec_sdk/model/gguf_convert.py",
+        "range(max(0, blocks - modules), blocks)",
+        "range(0)",
+        (f"{OF_GGUF}::test_a_glm_with_a_prediction_module",),
+    ),
 )

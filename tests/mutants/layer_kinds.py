@@ -117,7 +117,7 @@ LAYER_KINDS = (
     Mutant(
         "gemma: the MLP's output norm is left out",
         DECODER,
-        "self._output_norm(m_BNM, w.mlp_output_norm_M)",
+        "self._normed(m_BNM, w.mlp_output_norm_M)",
         "m_BNM",
         (LOGITS,),
     ),

@@ -37,7 +37,17 @@ CPU = torch.device("cpu")
 TOKENS = torch.randint(3, VOCABULARY, (64,), generator=torch.Generator().manual_seed(5)).tolist()
 KNOWN = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4}
 """Heads of 16, which the kernels take."""
-MIXTURES = ["mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "glm4_moe", "dots1", "sparse_steps"]
+MIXTURES = [
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "granitemoe",
+    "ernie4_5_moe",
+    "glm4_moe",
+    "dots1",
+    "olmoe",
+    "sparse_steps",
+]
 """The last one has MLPs of another size in some layers."""
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -97,7 +107,7 @@ def session(decoder: Decoder, runner: SequentialRunner | None = None) -> Session
     "name",
     [
         *("smollm", "llama2", "biased_llama", "qwen2", "qwen3", "mistral", "phi3", "glm", "ernie4_5", "smollm3"),
-        *("granite", "glm4", "gemma", "gemma2", "gemma3", *MIXTURES),
+        *("granite", "glm4", "gemma", "gemma2", "gemma3", "olmo2", "exaone4", *MIXTURES),
     ],
 )
 def test_blocks_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
@@ -113,7 +123,7 @@ def test_blocks_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["smollm", "qwen3", "mistral", "gemma2", *MIXTURES])
+@pytest.mark.parametrize("name", ["smollm", "qwen3", "mistral", "gemma2", "olmo3", *MIXTURES])
 def test_a_tree_and_plain_decoding_agree_to_the_bit(name: str, dtype: torch.dtype) -> None:
     """Every node of a wide tree has the logits that feeding its path token by token gives."""
     decoder = native(name, dtype)
@@ -176,7 +186,7 @@ def test_branches_agree_to_the_bit(dtype: torch.dtype, cache_form: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "cache_form"), FORMS)
-@pytest.mark.parametrize("name", ["qwen3", "glm4_moe"])
+@pytest.mark.parametrize("name", ["qwen3", "glm4_moe", "olmo2"])
 def test_stages_agree_with_whole_blocks_to_the_bit(name: str, dtype: torch.dtype, cache_form: str) -> None:
     """Runners that call the stages one by one get what one call for all blocks gives; so do hidden states.
 

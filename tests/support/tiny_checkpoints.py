@@ -79,6 +79,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "yarn_qwen2": ("qwen2", {"rope_parameters": {"rope_theta": 10000.0, **YARN_ROPE}}),
     "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "qwen2_moe": ("qwen2_moe", QWEN2_MOE),
+    "late_experts": ("qwen2_moe", {**QWEN2_MOE, "mlp_only_layers": [0]}),
     "qwen3_moe": ("qwen3_moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "sparse_steps": ("qwen3_moe", {**EXPERTS, "head_dim": 8, "decoder_sparse_step": 2, "attention_bias": True}),
     "qwen3": ("qwen3", {"head_dim": 16, "tie_word_embeddings": False}),
@@ -121,6 +122,19 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "head_dim": 8,
         },
     ),
+    "olmo2": ("olmo2", {"num_key_value_heads": 3, "attention_bias": True}),
+    "olmo3": (
+        "olmo3",
+        {
+            "sliding_window": 24,
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 5e5, **YARN_ROPE},
+                "sliding_attention": {"rope_theta": 5e5, "rope_type": "default"},
+            },
+        },
+    ),
+    "olmoe": ("olmoe", {"num_experts": 6, "num_experts_per_tok": 3}),
+    "exaone4": ("exaone4", {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 4}),
     "granite4": (
         "granitemoehybrid",
         {

@@ -14,12 +14,14 @@ from transformers import AutoModelForCausalLM
 
 from spec_sdk import Engine
 from spec_sdk.errors import UserError
+from spec_sdk.model.architectures import read_config
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.context_vocabulary import with_all_tokens
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.models import Models
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.training import draft_directory
 from spec_sdk.training.draft_directory import draft_settings, settings_of_draft, write_draft
 from spec_sdk.training.draft_shape import DraftShape
 from spec_sdk.training.frequent_tokens import frequent_tokens
@@ -312,13 +314,18 @@ def test_refusals(tmp_path: Path) -> None:
             open_checkpoint(str(draft))
 
 
-def test_a_config_that_cannot_say_it_is_refused(tmp_path: Path) -> None:
-    # the layers from number 3 on have a window, whichever were chosen
+def test_layers_that_differ_by_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those from number 3 on have a window; of the draft model's each is told by itself, or it is refused."""
     write_checkpoint(tmp_path, "qwen2_sliding")
     values = json.loads((tmp_path / "config.json").read_text())
     values.pop("layer_types", None)
     (tmp_path / "config.json").write_text(json.dumps(values))
     target = open_checkpoint(str(tmp_path))
+    settings = draft_settings(target, DraftShape([0, 4]), False)
+    assert settings["layer_types"] == ["full_attention", "sliding_attention"]
+    assert read_config(settings, "tests").windows == (None, 24)
+    assert draft_settings(target, DraftShape([0, 1, 2]), False)["num_hidden_layers"] == 3
+    by_number = dict[str, Any](num_hidden_layers=2)
+    monkeypatch.setattr(draft_directory, "settings_of_layers", lambda values, *_: {**values, **by_number})
     with pytest.raises(UserError, match="task.layers: the config.json of"):
         draft_settings(target, DraftShape([0, 4]), False)
-    assert draft_settings(target, DraftShape([0, 1, 2]), False)["num_hidden_layers"] == 3

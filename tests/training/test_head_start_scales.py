@@ -31,3 +31,11 @@ def test_of_a_family_that_scales_nothing() -> None:
     table = weights_of(source.config)
     start = head_start(source, values, DraftShape([4]), (1, 2, 3), 0)
     assert torch.equal(start.weights["output"], source.tensor(table.name("o", 4)))
+
+
+def test_of_a_family_without_norms_before_its_sub_layers() -> None:
+    """The head's layer has them, and they leave states as they are."""
+    source, values = ModelTensors("exaone4", 0), random_model("exaone4").config.to_dict()
+    start = head_start(source, values, DraftShape([4]), (1, 2, 3), 0)
+    for name in ("embedding_norm", "feature_norm", "post_norm"):
+        assert torch.equal(start.weights[name], torch.ones(48))

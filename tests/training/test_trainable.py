@@ -59,7 +59,7 @@ def logits_one_by_one(decoder_of: TorchExecutor, one: Sample) -> torch.Tensor:
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("name", [*DENSE, "smollm", "llama2", "qwen2", "gemma"])
+@pytest.mark.parametrize("name", [*DENSE, "smollm", "llama2", "qwen2", "gemma", "olmo2", "exaone4"])
 def test_packed_rows_give_what_the_decoder_gives(name: str) -> None:
     source, layers = ModelTensors(name, 0), [0, 2, 4]
     model = TrainableDraft(source, DraftShape(layers), CPU)
@@ -71,6 +71,11 @@ def test_packed_rows_give_what_the_decoder_gives(name: str) -> None:
     expected = torch.cat([logits_one_by_one(executor, one) for row in rows for one in row])
     torch.testing.assert_close(found, expected, atol=2e-3, rtol=1e-3)
     assert batch.next_A.tolist() == [token for row in rows for one in row for token in one.answer]
+
+
+def test_heads_that_are_normalized_together_are_not_cut() -> None:
+    with pytest.raises(UserError, match="task.kv_heads: the target's norms are of all heads together"):
+        TrainableDraft(ModelTensors("olmo2", 0), DraftShape([0], kv_heads=1), CPU)
 
 
 @pytest.mark.parametrize(("name", "what"), [("gemma2", "soft-capped"), ("mixtral", "mixture of experts")])

@@ -58,6 +58,8 @@ def unknown_rest(decoder: Decoder) -> str | None:
             return f"layer {layer} has no gated MLP"
         if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
             return f"layer {layer} has norms of its outputs"
+        if block.post_norm_M is None:
+            return f"layer {layer} has no norm before its MLP"
     return None
 
 
@@ -105,7 +107,7 @@ class FusedDecoder(RestagedDecoder):
         added_BNM: torch.Tensor | None = None
         for layer in range(first, end):
             w = self.blocks[layer]
-            assert w.input_norm_M is not None
+            assert w.input_norm_M is not None and w.post_norm_M is not None
             h_BNM, x_BNM = add_rms_norm(h_BNM, added_BNM, w.input_norm_M, self.config.rms_norm_eps)
             if layer > first:
                 work.record(layer, h_BNM)
@@ -203,6 +205,7 @@ class FusedDecoder(RestagedDecoder):
         if torch.is_grad_enabled():
             return super().post_attention(layer, h_BNM, a_BNM)
         w = self.blocks[layer]
+        assert w.post_norm_M is not None
         h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, self.config.rms_norm_eps)
         return h_BNM + gated_mlp(w.mlp, x_BNM)
 

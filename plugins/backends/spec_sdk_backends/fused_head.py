@@ -56,5 +56,6 @@ class FusedHeadBlock:
         stages, w = self._stages, self._head.blocks[0]
         q_BNHD = stages.rotated(0, w.qkv(x_BNI)[None], work, in_cache(0, work))
         a_BNM = stages.project(0, stages.attend(0, q_BNHD, work))
+        assert w.post_norm_M is not None
         h_BNM, x_BNM = add_rms_norm(h_BNM, a_BNM, w.post_norm_M, stages.config.rms_norm_eps)
         return h_BNM + gated_mlp(w.mlp, x_BNM)

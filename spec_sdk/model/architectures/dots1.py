@@ -18,7 +18,7 @@ def _read_config(fields: Fields) -> ModelConfig:
     window = fields.size_or_none("sliding_window", 4096)
     bias = fields.flag("attention_bias", False)
     # what transformers has no default of must be there
-    sizes = {key: fields.size(key) for key in (COUNTED_AS, "num_experts_per_tok", "n_shared_experts")}
+    sizes = {key: fields.count(key) for key in (COUNTED_AS, "num_experts_per_tok", "n_shared_experts")}
     mixture = read_deepseek_experts(
         fields,
         count=sizes[COUNTED_AS],

@@ -44,7 +44,7 @@ def _read_experts(fields: Fields) -> Experts | None:
         return None
     width = fields.size("moe_intermediate_size", 1536)
     shared = fields.count("moe_num_shared_experts", 2) * width
-    routing = Routing(per_token, normalized=True)
+    routing = Routing(per_token, normalized=True, least_sum=fields.positive("moe_norm_min", 1e-12))
     return Experts(count, routing, width, shared or None, sparse, corrected=True, shared_gated=False)
 
 
@@ -53,8 +53,10 @@ def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     config, meta = hf_config(gguf, computes_experts=True), Fields(gguf.metadata, gguf.where)
     first = meta.count(f"{architecture}.leading_dense_block_count", 0)
     interval = meta.size(f"{architecture}.interleave_moe_layer_step", 1)
-    # the first one that has any
-    layer = next(i for i in range(first, first + interval) if (i + 1) % interval == 0)
+    layers = range(first, config["num_hidden_layers"])
+    layer = next((i for i in layers if (i + 1) % interval == 0), None)
+    if layer is None:
+        raise UserError(f"{gguf.where}: no layer has experts ({architecture}.leading_dense_block_count is {first})")
     mixture = gguf_experts(gguf, architecture, layer=layer)
     if not mixture:
         raise UserError(f"{gguf.where}: has no {architecture}.expert_count")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig, Rope
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
@@ -16,7 +15,7 @@ from spec_sdk.model.gemma_like import GELU_TANH, gemma_weights, pre_attention_sc
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import windows_by_type
-from spec_sdk.model.rope_fields import read_rope, rotated_dims
+from spec_sdk.model.rope_fields import read_rope, ropes_by_type, rotated_dims
 from spec_sdk.model.text_settings import text_settings
 
 _WINDOW, _PATTERN, _THETA, _LOCAL_THETA = 4096, 6, 1e6, 1e4
@@ -45,7 +44,8 @@ def _read_text(fields: Fields) -> ModelConfig:
     window = fields.size_or_none("sliding_window", _WINDOW) or fields.size("max_position_embeddings")
     pattern = fields.size("sliding_window_pattern", _PATTERN)
     slides = [(layer + 1) % pattern != 0 for layer in range(fields.size("num_hidden_layers"))]
-    plain, windowed = _ropes(fields)
+    theta, local = fields.positive("rope_theta", _THETA), fields.positive("rope_local_base_freq", _LOCAL_THETA)
+    plain, windowed = ropes_by_type(fields, theta, local)
     config = read_gemma_like(
         plain,
         fields.text("hidden_activation", GELU_TANH),
@@ -57,25 +57,6 @@ def _read_text(fields: Fields) -> ModelConfig:
     cap = softcap(fields, "final_logit_softcapping", None)
     rope = read_rope(windowed, rotated_dims(windowed, config.head_dim))
     return replace(config, windowed_rope=Rope(*rope), logit_softcap=cap)
-
-
-def _ropes(fields: Fields) -> tuple[Fields, Fields]:
-    """The configuration as layers without a window read it, and as those with one do: rotary positions of their own."""
-    kinds = ("full_attention", "sliding_attention")
-    whole = {key: value for key, value in fields.values.items() if key not in ("rope_parameters", "rope_scaling")}
-    theta = {"rope_theta": fields.positive("rope_theta", _THETA)}
-    local = {"rope_theta": fields.positive("rope_local_base_freq", _LOCAL_THETA)}
-    plain: dict[str, Any] = {"rope_scaling": fields.get("rope_scaling")}
-    windowed: dict[str, Any] = {}
-    if fields.get("rope_parameters"):
-        by_kind = fields.section("rope_parameters")
-        if unknown := sorted(by_kind.values.keys() - kinds):
-            raise UserError(f"{by_kind.where}: has {unknown[0]}, where Gemma 3 has {' and '.join(kinds)}")
-        plain, windowed = ({"rope_parameters": by_kind.get(kind)} for kind in kinds)
-        if fields.get("rope_scaling"):
-            full = by_kind.section(kinds[0]).values if by_kind.get(kinds[0]) else {}
-            plain = {"rope_parameters": {**full, **fields.section("rope_scaling").values}}
-    return Fields({**whole, **theta, **plain}, fields.where), Fields({**whole, **local, **windowed}, fields.where)
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:

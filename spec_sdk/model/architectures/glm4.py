@@ -14,7 +14,7 @@ from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
-from spec_sdk.model.llama_like import attention, embedding, gain, mlp, one_gate_up, output, read_llama_like
+from spec_sdk.model.llama_like import attention, embedding, mlp, one_gate_up, output, output_norms, read_llama_like
 
 _EPSILON = 1.5625e-07
 
@@ -33,17 +33,12 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
-    if any(gguf.metadata.get("glm4.rope.dimension_sections") or ()):
+    sections = gguf.metadata.get("glm4.rope.dimension_sections")
+    if any(sections) if isinstance(sections, list) else sections:
         # llama.cpp's converter puts the rows of these in another order
         raise UserError(f"{gguf.where}: rotary positions of several kinds (rope.dimension_sections) are not supported")
     return hf_config(gguf, partial_rotary=True)
 
-
-def _has_output_norms(config: ModelConfig) -> bool:
-    return config.output_norms
-
-
-_HF, _GGUF = "model.layers.{layer}", "blk.{layer}"
 
 FAMILY = Family(
     model_types=("glm", "glm4"),
@@ -53,14 +48,8 @@ FAMILY = Family(
     weights=(
         *embedding(),
         *attention(),
-        gain(
-            "attention_output_norm",
-            f"{_HF}.post_self_attn_layernorm",
-            f"{_GGUF}.post_attention_norm",
-            present=_has_output_norms,
-        ),
         *one_gate_up(mlp()),
-        gain("mlp_output_norm", f"{_HF}.post_mlp_layernorm", f"{_GGUF}.post_ffw_norm", present=_has_output_norms),
+        *output_norms("post_self_attn_layernorm", "post_mlp_layernorm", present=lambda config: config.output_norms),
         *output(),
     ),
 )

@@ -31,7 +31,8 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
-    if any(gguf.metadata.get(f"{_GGUF}.rope.dimension_sections") or ()):
+    sections = gguf.metadata.get(f"{_GGUF}.rope.dimension_sections")
+    if any(sections) if isinstance(sections, list) else sections:
         raise UserError(f"{gguf.where}: rotary positions of several kinds (rope.dimension_sections) are not supported")
     config, meta = hf_config(gguf, computes_experts=True, partial_rotary=True), Fields(gguf.metadata, gguf.where)
     # the file counts prediction modules among its blocks

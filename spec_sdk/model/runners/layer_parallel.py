@@ -139,8 +139,10 @@ def attention_fused(
     first, end = group[0], group[0] + g
     stacks = decoder.stacks(first, end)
 
-    x_BNM = h_BNM.to(stacks[0].input_norm_LM.dtype)
-    x_KM = F.rms_norm(x_BNM, (M,), None, config.rms_norm_eps).reshape(B * N, M)
+    x_BNM, gain_LM = h_BNM, stacks[0].input_norm_LM
+    if gain_LM is not None:
+        x_BNM = F.rms_norm(h_BNM.to(gain_LM.dtype), (M,), None, config.rms_norm_eps)
+    x_KM = x_BNM.reshape(B * N, M)
     qkv_gKX = _joined([stack.qkv(x_KM, h_BNM.dtype) for stack in stacks])
     qkv_gBNXD = qkv_gKX.view(g, B, N, H + 2 * G, D)
     qk_gBNXD, v_gBNGD = qkv_gBNXD[..., : H + G, :], qkv_gBNXD[..., H + G :, :]

@@ -54,7 +54,7 @@ def test_a_cut_is_the_target_without_its_other_layers(tmp_path: Path) -> None:
     assert len(directories | {made.directory}) == 4
 
 
-@pytest.mark.parametrize("name", ["phi3", "glm4", "smollm3", "granite4"])
+@pytest.mark.parametrize("name", ["phi3", "glm4", "smollm3", "granite4", "exaone4"])
 def test_a_cut_of_a_family_whose_layers_differ_or_whose_matrices_are_joined(name: str, tmp_path: Path) -> None:
     """Of a SmolLM3 the fourth layer is not rotated, which the cut has as its second."""
     target = write_checkpoint(tmp_path / "target", name, vocab_size=VOCABULARY)

@@ -41,8 +41,7 @@ def unknown_block(decoder: Decoder) -> str | None:
     """Why the native kernels do not run a decoder's blocks; None if they do."""
     if type(decoder) is not Decoder:
         return f"a {type(decoder).__name__} is not run natively"
-    unnormed = next((layer for layer, block in enumerate(decoder.blocks) if block.input_norm_M is None), None)
-    return unknown_stages(decoder) if unnormed is None else f"layer {unnormed} has no input norm"
+    return unknown_stages(decoder)
 
 
 def unknown_stages(decoder: Decoder) -> str | None:
@@ -261,7 +260,7 @@ def shape_of(decoder: Decoder) -> Shape:
     c, parts = decoder.config, [block.mlp for block in decoder.blocks]
     sizes = map(max, zip(*map(feed_forward_sizes, parts), strict=True))
     gelu = activation_of(parts[0]) == "gelu_tanh"
-    return Shape(c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, *sizes, c.rms_norm_eps, gelu)
+    return Shape(c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, *sizes, c.rms_norm_eps, gelu, c.wide_qk_norm)
 
 
 def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None) -> Block:

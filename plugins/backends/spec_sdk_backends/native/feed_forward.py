@@ -85,6 +85,7 @@ def feed_forward_of(part: FeedForward) -> tuple[Matrix, Matrix, Any]:
         how.per_token,
         how.scored_by == "sigmoid",
         how.normalized,
+        how.least_sum,
         how.scale,
         how.groups,
         how.groups_of_token,

@@ -196,7 +196,7 @@ class Gain(ctypes.Structure):
 class Experts(ctypes.Structure):
     _fields_ = [
         *((name, _WHOLE) for name in ("count", "per_row", "by_sigmoid", "normalised")),
-        ("scale", ctypes.c_double),
+        *((name, ctypes.c_double) for name in ("least_sum", "scale")),
         *((name, _WHOLE) for name in ("groups", "groups_of_row")),
         *((name, _POINTER) for name in ("router", "bias", "shared_gate")),
         *((name, ctypes.POINTER(Matrix)) for name in ("gate_up", "down")),
@@ -220,7 +220,7 @@ class Shape(ctypes.Structure):
     _fields_ = [
         *((name, _WHOLE) for name in ("model", "heads", "kv_heads", "dim", "mlp", "experts", "per_row")),
         ("epsilon", ctypes.c_double),
-        ("gelu", _WHOLE),
+        *((name, _WHOLE) for name in ("gelu", "wide_qk_norm")),
     ]
 
 

@@ -18,6 +18,7 @@ extern "C" struct Experts {
     int64_t count, per_row;
     int64_t by_sigmoid;   // whether a score is the sigmoid of a logit; or a probability among all
     int64_t normalised;   // whether weights are scores by the sum of the row's; or scores
+    double least_sum;     // what weights are divided by at least
     double scale;         // of weights
     int64_t groups;         // of neighbours, of as many experts, two at least where there are several groups
     int64_t groups_of_row;  // in which a row's are: those with the most in their two best
@@ -47,6 +48,7 @@ extern "C" struct Shape {
     int64_t per_row;  // experts of a row, of the block with most
     double epsilon;
     int64_t gelu;  // in its tanh form, in the place of SiLU
+    int64_t wide_qk_norm;  // whether norms of Q and K are of all heads together
 };
 
 // What all threads work on. h: [rows, model]; cosines and sines: for every rotation a table [positions, D].
@@ -147,7 +149,20 @@ template <class T> void project_qkv(const Block& block, const Work<T>& work, Own
     });
 }
 
-// norms of Q and K, and rotations, head by head in place; ``use(r, g)`` when KV head g of row r is done
+// norms of Q and K in place, where they are of all heads together
+template <class T> void normalise_all_heads(const Block& block, const Work<T>& work) {
+    const Shape& s = work.shape;
+    if (!s.wide_qk_norm || !block.q_norm.at) return;
+    Team::Part part = Team::part_of(2 * work.rows);
+    for (int64_t i = part.first; i < part.end; i++) {
+        bool keys = i % 2;
+        T* x = work.qkv + i / 2 * block.qkv.outputs + (keys ? s.heads * s.dim : 0);
+        normalise<T>(x, keys ? block.k_norm : block.q_norm, (keys ? s.kv_heads : s.heads) * s.dim, s.epsilon, x);
+    }
+    work.team->meet();
+}
+
+// norms of single heads of Q and K, and rotations, head by head in place; ``use(r, g)`` when KV head g of row r is done
 template <class T, class Use> void rotate_heads(const Block& block, const Work<T>& work, const Use& use) {
     const Shape& s = work.shape;
     int64_t turned = s.heads + s.kv_heads, width = block.qkv.outputs, half = s.dim / 2;
@@ -156,7 +171,7 @@ template <class T, class Use> void rotate_heads(const Block& block, const Work<T
         int64_t r = i / turned, head = i % turned, place = work.position[r] * s.dim;
         T* x = work.qkv + r * width + head * s.dim;
         const Gain& gain = head < s.heads ? block.q_norm : block.k_norm;
-        if (gain.at) normalise<T>(x, gain, s.dim, s.epsilon, x);
+        if (gain.at && !s.wide_qk_norm) normalise<T>(x, gain, s.dim, s.epsilon, x);
         const T* cosine = work.cosines[block.rope] + place;
         const T* sine = work.sines[block.rope] + place;
         for (int64_t d = 0; d < half; d++) {

@@ -71,6 +71,7 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
             }
             project_qkv(block, work, own);
             team.meet();
+            normalise_all_heads(block, work);
             rotate_heads(block, work, [&](int64_t r, int64_t g) {
                 write_cache(block, work, cache, first + i, pass, r, g);
             });

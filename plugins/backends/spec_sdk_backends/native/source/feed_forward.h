@@ -91,7 +91,8 @@ class Choice {
             chosen[a] = _order[a];
             sum += weight[a] = _score[_order[a]];
         }
-        sum = sum < LEAST_SUM ? LEAST_SUM : sum;
+        float least = float(experts.least_sum);
+        sum = sum < least ? least : sum;
         for (int64_t a = 0; a < A; a++) {
             if (experts.normalised) weight[a] /= sum;
             weight[a] *= float(experts.scale);
@@ -99,8 +100,6 @@ class Choice {
     }
 
   private:
-    static constexpr float LEAST_SUM = 1e-20f;
-
     void score(const Experts& experts, const float* logit) {
         int64_t E = experts.count;
         _score.resize(E), _biased.resize(E);

@@ -45,6 +45,7 @@ void before(const Shape& shape, const Block& block, int64_t rows, T* h, const vo
         thread_local Own<T> own;
         project_qkv(block, work, own);
         team.meet();
+        normalise_all_heads(block, work);
         rotate_heads(block, work, [](int64_t, int64_t) {});
     }
 }
