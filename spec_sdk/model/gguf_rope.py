@@ -137,3 +137,10 @@ def _llama3_divisor(period: float, factor: float, context: int) -> float:
         return factor
     blend = (context / wavelength - _LLAMA3_LOW) / (_LLAMA3_HIGH - _LLAMA3_LOW)
     return 1.0 / ((1 - blend) / factor + blend)
+
+
+def refuse_sections(gguf: GGUFFile, architecture: str) -> None:
+    """Raise UserError for positions of several kinds, of which llama.cpp's converter puts rows in another order."""
+    sections = gguf.metadata.get(f"{architecture}.rope.dimension_sections")
+    if any(sections) if isinstance(sections, list) else sections:
+        raise UserError(f"{gguf.where}: rotary positions of several kinds (rope.dimension_sections) are not supported")

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.gguf_rope import refuse_sections
 from spec_sdk.model.llama_like import attention, embedding, mlp, one_gate_up, output, output_norms, read_llama_like
 
 _EPSILON = 1.5625e-07
@@ -33,10 +33,7 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
-    sections = gguf.metadata.get("glm4.rope.dimension_sections")
-    if any(sections) if isinstance(sections, list) else sections:
-        # llama.cpp's converter puts the rows of these in another order
-        raise UserError(f"{gguf.where}: rotary positions of several kinds (rope.dimension_sections) are not supported")
+    refuse_sections(gguf, "glm4")
     return hf_config(gguf, partial_rotary=True)
 
 

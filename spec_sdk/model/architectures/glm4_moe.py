@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.deepseek_mixture import COUNTED_AS, deepseek_experts, gguf_deepseek_experts, read_deepseek_experts
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.gguf_rope import refuse_sections
 from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like
 
 _GGUF = "glm4moe"
@@ -31,9 +31,7 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
-    sections = gguf.metadata.get(f"{_GGUF}.rope.dimension_sections")
-    if any(sections) if isinstance(sections, list) else sections:
-        raise UserError(f"{gguf.where}: rotary positions of several kinds (rope.dimension_sections) are not supported")
+    refuse_sections(gguf, _GGUF)
     config, meta = hf_config(gguf, computes_experts=True, partial_rotary=True), Fields(gguf.metadata, gguf.where)
     # the file counts prediction modules among its blocks
     layers = config["num_hidden_layers"] - meta.count(f"{_GGUF}.nextn_predict_layers", 0)
