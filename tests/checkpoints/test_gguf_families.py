@@ -18,7 +18,7 @@ from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree
 from tests.checkpoints.gguf_files import write_gguf
-from tests.support.tiny_checkpoints import checkpoint_tensors
+from tests.support.tiny_checkpoints import YARN_ROPE, checkpoint_tensors
 
 NORMED_AFTER = ["olmo2", "olmo3", "olmoe", "exaone4"]
 """Or with norms of all heads together."""
@@ -196,3 +196,19 @@ def test_what_a_file_cannot_say(name: str, key: str, value: int, message: str, t
     write_gguf(tmp_path / "m.gguf", name, customize=say, **{**OVERRIDES.get(name, {}), "num_hidden_layers": 2})
     with pytest.raises(UserError, match=message):
         open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_an_olmo_3_whose_positions_are_stretched(tmp_path: Path) -> None:
+    """Only those of layers without a window are."""
+
+    def say(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(YARN_ROPE["factor"])
+        writer.add_rope_scaling_orig_ctx_len(YARN_ROPE["original_max_position_embeddings"])
+
+    kinds = {"rope_theta": 5e5, **YARN_ROPE}, {"rope_theta": 5e5, "rope_type": "default"}
+    ropes = dict(zip(("full_attention", "sliding_attention"), kinds, strict=True))
+    reference = write_gguf(tmp_path / "m.gguf", "olmo3", customize=say, num_hidden_layers=5, rope_parameters=ropes)
+    with torch.inference_mode():
+        expected_NV = reference(torch.tensor([TOKENS])).logits[0]
+    assert (logits_of(tmp_path / "m.gguf") - expected_NV).abs().max() < 1e-4
