@@ -31,7 +31,7 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-YARN_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+YARN_ROPE: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 LONG_ROPE = {
     "rope_type": "longrope",
     "short_factor": [1.0, 1.1, 1.25, 1.5],
