@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import operator
 import types
 import typing
 from pathlib import Path
@@ -158,7 +159,7 @@ def _merged_as(hint: Any) -> Any:
         kinds = [kind for kind in inner if kind is not type(None)]
         if len(kinds) > 1 and any(map(_literals, kinds)):
             raise TypeError(f"{hint} has other values beside those of a Literal")
-        return typing.Union[tuple(map(_merged_as, inner))]  # noqa: UP007
+        return functools.reduce(operator.or_, map(_merged_as, inner))
     if origin is typing.Literal:
         return _one({type(value) for value in inner})
     if origin in (tuple, list, dict) and any(map(_literals, inner)):

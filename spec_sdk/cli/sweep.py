@@ -65,8 +65,9 @@ class Sweep:
 
     def __init__(self, config: DictConfig, overrides: Sequence[str], loader: CheckedLoader) -> None:
         self._config, self._overrides, self._loader = config, overrides, loader
-        given = {o.key_or_group for o in parse(overrides)}
-        if any(o.key_or_group == "task" and "serve" in o.get_value_string().split(",") for o in parse(overrides)):
+        parsed = parse(overrides)
+        given = {o.key_or_group for o in parsed}
+        if any(o.key_or_group == "task" and "serve" in o.get_value_string().split(",") for o in parsed):
             raise UserError("task=serve: it serves until it is told to end, so a sweep has no use for it; leave out -m")
         if "hydra.run.dir" in given:
             raise UserError("hydra.run.dir: a sweep writes into output_dir, which Hydra calls hydra.sweep.dir")

@@ -78,8 +78,8 @@ def _is_map(kind: str, node: Mapping[str, Any], option: str) -> bool:
         return False
     plugin = registry.get(kind, name)
     hints = [hints_of(plugin.Config).get(option)]
-    hints += [hints_of(o.plugin.Config).get(option) for k in plugin.parts.values() for o in registry.offers(k)]
-    return any((typing.get_origin(kind) or kind) is dict for hint in hints for kind in members(hint))
+    hints += [hints_of(o.plugin.Config).get(option) for of in plugin.parts.values() for o in registry.offers(of)]
+    return any((typing.get_origin(member) or member) is dict for hint in hints for member in members(hint))
 
 
 def _default(kind: str, name: str, part: str) -> Any:

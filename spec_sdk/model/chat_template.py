@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -27,14 +28,13 @@ class RefusedMessages(UserError):
 class ChatTemplate:
     """A model's chat template with its special tokens (``bos_token``, ``eos_token`` and so on, by role).
 
-    ``where`` names it in errors; ``names``: the fields that it looks up, and its texts.
-    Raises UserError if the template is not valid Jinja.
+    ``where`` names it in errors. Raises UserError if the template is not valid Jinja.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], where: str) -> None:
         self._special_tokens = dict(special_tokens)
-        self._where = where
-        environment = ImmutableSandboxedEnvironment(
+        self._where, self._source = where, source
+        self._environment = environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationBlock]
         )
         environment.filters["tojson"] = _to_json
@@ -42,9 +42,13 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(source)
-            self.names = _names_in(environment.parse(source))
         except (jinja2.TemplateError, RecursionError) as error:
             raise UserError(f"{where}: the chat template is not valid: {_one_line(error)}") from error
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """The fields that it looks up, and its texts."""
+        return _names_in(self._environment.parse(self._source))
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The conversation as text, up to where the assistant answers.

@@ -10,7 +10,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.config import Experts
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_reader import GGUFFile
-from spec_sdk.model.mixture import correction, experts, gguf_experts, shared_expert
+from spec_sdk.model.mixture import correction, experts, gguf_experts_of, shared_expert
 from spec_sdk.model.weight_table import Weight
 from spec_sdk.ops.feed_forward import Routing
 
@@ -73,9 +73,7 @@ def gguf_deepseek_experts(gguf: GGUFFile, architecture: str) -> dict[str, Any]:
     first = meta.count(f"{architecture}.leading_dense_block_count", 0)
     if first >= meta.size(f"{architecture}.block_count"):
         raise UserError(f"{gguf.where}: no layer has experts ({architecture}.leading_dense_block_count is {first})")
-    mixture = gguf_experts(gguf, architecture, scored_by="sigmoid", scaled=True, layer=first)
-    if not mixture:
-        raise UserError(f"{gguf.where}: has no {architecture}.expert_count")
+    mixture = gguf_experts_of(gguf, architecture, scored_by="sigmoid", scaled=True, layer=first)
     if meta.number(f"{architecture}.expert_group_count", 1) > 1:
         raise UserError(f"{gguf.where}: {architecture}.expert_group_count is not supported in this family")
     return {

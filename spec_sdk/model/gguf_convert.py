@@ -82,10 +82,8 @@ def _prediction_modules(gguf: GGUFFile) -> tuple[str, ...]:
     """What the names of tensors of prediction modules begin with, which the file counts as its last blocks."""
     meta = Fields(gguf.metadata, gguf.where)
     architecture = meta.text("general.architecture", "")
-    blocks, modules = (
-        meta.count(f"{architecture}.{key}", 0) if not isinstance(meta.get(f"{architecture}.{key}"), list) else 0
-        for key in ("block_count", "nextn_predict_layers")
-    )
+    modules = meta.count(f"{architecture}.nextn_predict_layers", 0)
+    blocks = meta.count(f"{architecture}.block_count") if modules else 0
     return tuple(f"blk.{block}." for block in range(max(0, blocks - modules), blocks))
 
 

@@ -189,3 +189,13 @@ def gguf_experts(
         # older files lack the length, and the tensor knows it
         "moe_intermediate_size": meta.size(f"{architecture}.expert_feed_forward_length", gguf.shapes[stacked][1]),
     }
+
+
+def gguf_experts_of(
+    gguf: GGUFFile, architecture: str, *, scored_by: Scoring = "softmax", scaled: bool = False, layer: int = 0
+) -> dict[str, Any]:
+    """The same of a family whose models all have experts. Raises UserError for a file without, too."""
+    mixture = gguf_experts(gguf, architecture, scored_by=scored_by, scaled=scaled, layer=layer)
+    if not mixture:
+        raise UserError(f"{gguf.where}: has no {architecture}.expert_count")
+    return mixture

@@ -116,8 +116,7 @@ class MixtureOfExperts:
         choice_KE = score_KE if self.bias_E is None else score_KE + self.bias_E
         if how.groups > how.groups_of_token:
             choice_KE = self._within_best_groups(choice_KE)
-        # of equal ones the first, on every device
-        chosen_KA = choice_KE.sort(dim=-1, descending=True, stable=True).indices[:, : how.per_token]
+        chosen_KA = _first_best(choice_KE, how.per_token)
         weight_KA = score_KE.gather(-1, chosen_KA)
         if how.normalized:
             weight_KA = weight_KA / weight_KA.sum(dim=-1, keepdim=True).clamp_min(how.least_sum)
@@ -127,7 +126,7 @@ class MixtureOfExperts:
         """The same, −∞ in all groups but the best ones of each row."""
         choice_KCX = choice_KE.view(len(choice_KE), self.routing.groups, -1)
         group_KC = choice_KCX.topk(2, dim=-1).values.sum(dim=-1)
-        best_KA = group_KC.topk(self.routing.groups_of_token, dim=-1).indices
+        best_KA = _first_best(group_KC, self.routing.groups_of_token)
         left_out_KC = torch.ones_like(group_KC, dtype=torch.bool).scatter_(-1, best_KA, False)
         return choice_KCX.masked_fill(left_out_KC[..., None], -torch.inf).flatten(1)
 
@@ -142,6 +141,11 @@ class MixtureOfExperts:
         # back in the rows' order; each row's sum over its experts is in the order of their weights, on every device
         y_KAM = y[order.argsort()].view(K, A, -1)
         return (y_KAM * weight_KA[..., None]).sum(dim=1).to(x_KM.dtype)
+
+
+def _first_best(value_KX: torch.Tensor, count: int) -> torch.Tensor:
+    """The places of the largest values of each row [K, count]; of equal ones the first, on every device."""
+    return value_KX.sort(dim=-1, descending=True, stable=True).indices[:, :count]
 
 
 FeedForward = GatedMLP | MixtureOfExperts

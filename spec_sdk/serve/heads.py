@@ -18,6 +18,7 @@ class HeadInTime(H11Protocol):
     head_timeout: float
     _head: asyncio.TimerHandle | None = None
 
+    # as uvicorn has it, whose transports can be written to
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait()

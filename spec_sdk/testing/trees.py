@@ -5,11 +5,10 @@ Legend: N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
-from typing import get_args
-
 import torch
 
-from spec_sdk.tree import DraftDistribution, Draw, DrawKind, TokenTree, same_distribution
+from spec_sdk.ops.draws import DRAW_KINDS
+from spec_sdk.tree import DraftDistribution, Draw, TokenTree, same_distribution
 
 MASS_TOLERANCE = 1e-4
 """How far the sum of a declared ``q_V`` may be from 1: float32 over a large vocabulary, with room."""
@@ -45,7 +44,7 @@ def _check_draws(tree: TokenTree, node: int, draws: tuple[Draw, ...], checked: s
     for i, draw in enumerate(draws):
         where = f"node {node}, draw {i} (drafter {draw.drafter!r})"
         token = tree.token_N[draw.node]
-        assert draw.kind in get_args(DrawKind), f"{where}: unknown kind {draw.kind!r}"
+        assert draw.kind in DRAW_KINDS, f"{where}: unknown kind {draw.kind!r}"
         if draw.kind == "chosen":
             assert draw.q_V is None, f"{where}: a chosen token has no q_V"
             continue

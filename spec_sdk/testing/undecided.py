@@ -160,11 +160,11 @@ class Undecided:
         self._fail()
 
 
-def _number(value: object) -> float:
+def _number(value: Any) -> float:
     """A plain number. Raises NotEnumerable for another undecided one, with which no comparison can be followed, and for
     what is none.
     """
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
     except (TypeError, ValueError) as error:
         raise NotEnumerable(OTHERWISE) from error

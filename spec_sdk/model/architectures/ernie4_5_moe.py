@@ -11,7 +11,7 @@ from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like
-from spec_sdk.model.mixture import correction, experts, gguf_experts, shared_expert
+from spec_sdk.model.mixture import correction, experts, gguf_experts_of, shared_expert
 from spec_sdk.model.weight_table import EXPERTS, ONE
 from spec_sdk.ops.feed_forward import Routing
 
@@ -57,9 +57,7 @@ def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     layer = next((i for i in layers if (i + 1) % interval == 0), None)
     if layer is None:
         raise UserError(f"{gguf.where}: no layer has experts ({architecture}.leading_dense_block_count is {first})")
-    mixture = gguf_experts(gguf, architecture, layer=layer)
-    if not mixture:
-        raise UserError(f"{gguf.where}: has no {architecture}.expert_count")
+    mixture = gguf_experts_of(gguf, architecture, layer=layer)
     width = mixture["moe_intermediate_size"]
     shared = gguf.shapes.get(f"blk.{layer}.ffn_gate_shexp.weight", (0,))[0]
     return config | {

@@ -12,7 +12,7 @@ from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like
-from spec_sdk.model.mixture import experts, gguf_experts, read_experts
+from spec_sdk.model.mixture import experts, gguf_experts_of, read_experts
 
 
 def _read_config(fields: Fields) -> ModelConfig:
@@ -31,9 +31,7 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
-    mixture = gguf_experts(gguf, "olmoe")
-    if not mixture:
-        raise UserError(f"{gguf.where}: has no olmoe.expert_count")
+    mixture = gguf_experts_of(gguf, "olmoe")
     # as llama.cpp computes it, and as the released models are
     return hf_config(gguf, computes_experts=True) | mixture | {"norm_topk_prob": False}
 

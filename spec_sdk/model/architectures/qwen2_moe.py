@@ -11,7 +11,7 @@ from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like, windows_by_type
-from spec_sdk.model.mixture import experts, gguf_experts, read_experts, shared_expert
+from spec_sdk.model.mixture import experts, gguf_experts_of, read_experts, shared_expert
 
 
 def _windows(fields: Fields) -> list[int | None]:
@@ -37,9 +37,7 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     config = hf_config(gguf, computes_experts=True) | {"model_type": "qwen2_moe"}
-    mixture = gguf_experts(gguf, "qwen2moe")
-    if not mixture:
-        raise UserError(f"{gguf.where}: has no qwen2moe.expert_count")
+    mixture = gguf_experts_of(gguf, "qwen2moe")
     shared = "blk.0.ffn_gate_shexp.weight"
     if shared not in gguf.tensors:
         raise UserError(f"{gguf.where}: tensor '{shared}' is missing")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like
-from spec_sdk.model.mixture import experts, gguf_experts, read_experts
+from spec_sdk.model.mixture import experts, gguf_experts_of, read_experts
 
 
 def _read_config(fields: Fields) -> ModelConfig:
@@ -31,9 +30,7 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
-    mixture = gguf_experts(gguf, "qwen3moe")
-    if not mixture:
-        raise UserError(f"{gguf.where}: has no qwen3moe.expert_count")
+    mixture = gguf_experts_of(gguf, "qwen3moe")
     # as llama.cpp computes it, and as the released models are
     return hf_config(gguf, computes_experts=True) | {"model_type": "qwen3_moe", "norm_topk_prob": True} | mixture
 

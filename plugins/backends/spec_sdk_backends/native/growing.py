@@ -32,12 +32,11 @@ from spec_sdk.ops.linear import Projection
 from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, block_of, shape_of, unknown_stages
+from spec_sdk_backends.native.feed_forward import is_native, matrix_of
 from spec_sdk_backends.native.head_block import NativeHeadBlock
 from spec_sdk_backends.native.laid_out import LaidOut
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.lookup import entering_lookup, tokens_of
-from spec_sdk_backends.native.products import NativeProjection
-from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.structures import (
     DTYPES,
     Block,
@@ -217,5 +216,5 @@ class NativePathGrower(LaidOut):
 
     def _matrices(self, heads: Sequence[Projection]) -> Any:
         """The output heads for the kernels; None where one lies in another form."""
-        known = [head.matrix for head in heads if isinstance(head, NativeProjection | NativeQuantizedProjection)]
+        known = [matrix_of(head) for head in heads if is_native(head)]
         return (Matrix * len(known))(*known) if len(known) == len(heads) else None

@@ -154,11 +154,13 @@ template <class T> void route(const Experts& experts, const Work<T>& work, Own<T
     }
     std::partial_sum(to.first.begin(), to.first.end(), to.first.begin());
     next.assign(to.first.begin(), to.first.end());
-    for (int64_t r = 0; r < work.rows; r++)
-        for (int64_t a = 0; a < A && !work.is_padding(r); a++) {
+    for (int64_t r = 0; r < work.rows; r++) {
+        if (work.is_padding(r)) continue;
+        for (int64_t a = 0; a < A; a++) {
             int32_t pair = to.pair[r * A + a] = next[chosen[r * A + a]]++;
             to.row[pair] = r;
         }
+    }
 }
 
 // some rows of the norm of h, one behind the other
@@ -223,7 +225,8 @@ template <class T> void add_experts(const Block& block, const Work<T>& work, Own
         for (int64_t r = 0; r < work.rows; r++) {
             float* y = own.y.data() + r * BLOCK;
             std::fill_n(y, width, 0.0f);
-            for (int64_t a = 0; a < A && !work.is_padding(r); a++) {
+            int64_t own_experts = work.is_padding(r) ? 0 : A;
+            for (int64_t a = 0; a < own_experts; a++) {
                 const T* product = work.products + routing.pair[r * A + a] * M + first;
                 float weight = routing.weight[r * A + a];
                 for (int64_t c = 0; c < width; c++) y[c] += weight * to_float(product[c]);
