@@ -1,7 +1,7 @@
 """Inputs for every operation of :class:`spec_sdk.ops.Ops`, to be computed by a backend and by the reference.
 
 They are small, and such that what a kernel may get wrong shows: odd sizes, heads that share keys, prefixes beyond a
-block of keys, trees with branches, slots out of order, windows and caps that reach only some keys.
+block of keys, trees with branches, slots out of order, windows and caps that reach only some keys, sinks.
 
 Legend: B requests, N rows or queries, H query heads, G KV heads, D head dim, S keys or cache slots, C capacity, P
 prefix, K rows, L layers, O outputs, I inputs, M model dim, V vocabulary, F states of an encoder.
@@ -22,7 +22,14 @@ from spec_sdk.ops.quantized import BITS
 from spec_sdk.ops.quantizing import quantize
 
 H, G, D = 6, 2, 64
-SPECS = (PLAIN, AttentionSpec(window=40), AttentionSpec(scale=0.4, softcap=1.5))
+SINKS = (-3.0, 0.5, 1.0, 2.0, 4.0, 7.5)
+SPECS = (
+    PLAIN,
+    AttentionSpec(window=40),
+    AttentionSpec(scale=0.4, softcap=1.5),
+    AttentionSpec(window=40, sinks=SINKS),
+    AttentionSpec(sinks=SINKS),
+)
 TREE_ENDS = (9, 6, 3, 4, 6, 6, 9, 9, 9)
 """A closed tree of nine nodes in pre-order: of each node, the end of its subtree."""
 TREE_DEPTHS = (0, 1, 2, 2, 2, 3, 1, 2, 3)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
 import torch
 
 from spec_sdk.model.attention_stack import AttentionStack, runs
-from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.config import LayerKind, ModelConfig
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache, is_exact
 from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
@@ -72,7 +72,8 @@ class TensorSource(Protocol):
 class BlockWeights:
     """One decoder block. ``qkv`` is M → (H + 2G)·D; norms may be absent.
 
-    ``post_norm_M`` is the norm before the MLP. Gains may be wider than the other weights. Those of Q and K are [D], or
+    ``post_norm_M`` is the norm before the MLP, ``sinks_H`` are
+    attention sinks, in float32. Gains may be wider than the other weights. Those of Q and K are [D], or
     [H·D] and [G·D] of norms of all heads together.
     """
 
@@ -85,6 +86,13 @@ class BlockWeights:
     mlp: FeedForward
     attention_output_norm_M: torch.Tensor | None = None
     mlp_output_norm_M: torch.Tensor | None = None
+    sinks_H: torch.Tensor | None = None
+
+    def kind(self, kind: LayerKind) -> LayerKind:
+        """The same with this block's attention sinks, if it has any."""
+        if self.sinks_H is None:
+            return kind
+        return replace(kind, attention=replace(kind.attention, sinks=tuple(self.sinks_H.tolist())))
 
 
 @dataclass
@@ -153,7 +161,9 @@ class Decoder:
         self.output_head = output_head
         self.stack = stack
         self.sources = tuple(range(len(self.blocks)) if sources is None else sources)
-        self.kinds = tuple(config.layer_kind(source) for source in self.sources)
+        self.kinds = tuple(
+            block.kind(config.layer_kind(source)) for block, source in zip(self.blocks, self.sources, strict=True)
+        )
         self.ropes = tuple(dict.fromkeys(kind.rope for kind in self.kinds))
         if config.wide_qk_norm:
             # a group's attention is one computation only where norms are of single heads

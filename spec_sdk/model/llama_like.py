@@ -18,6 +18,7 @@ from spec_sdk.model.weight_table import (
     MLP,
     MODEL,
     QUERIES,
+    QUERY_HEADS,
     VOCABULARY,
     Dim,
     Packing,
@@ -71,6 +72,20 @@ def attention(
         *linear("o", f"{hf}.o_proj", f"{gguf}_output", (MODEL, QUERIES), QUERIES, lambda config: config.o_bias),
         gain("q_norm", f"{hf}.q_norm", f"{gguf}_q_norm", queries, lambda config: config.qk_norm, minus_one),
         gain("k_norm", f"{hf}.k_norm", f"{gguf}_k_norm", keys, lambda config: config.qk_norm, minus_one),
+    )
+
+
+def sinks() -> tuple[Weight]:
+    """Attention sinks, one of every query head."""
+    return (
+        Weight(
+            "sinks",
+            f"{_LAYER}.self_attn.sinks",
+            f"{_BLOCK}.attn_sinks.weight",
+            (QUERY_HEADS,),
+            split=QUERY_HEADS,
+            present=lambda config: config.attention_sinks,
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import has_experts
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
-from spec_sdk.ops.feed_forward import GatedMLP, MixtureOfExperts
+from spec_sdk.ops.feed_forward import Activation, GatedMLP, MixtureOfExperts
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.reduced_vocabulary import HeadRows, ReducedVocabularyHead, rows_of
@@ -81,13 +81,14 @@ def _block(config: ModelConfig, weights: _Weights, stack: AttentionStack, i: int
         k_norm_D=None if stack.k_norm_LD is None else stack.k_norm_LD[i],
         output=stack.output_projections[i],
         post_norm_M=weights.read_if_any("post_norm", i),
-        mlp=_mixture(weights, config.experts, i)
+        mlp=_mixture(weights, config.experts, i, config.activation)
         if config.experts is not None and has_experts(config, i)
         else GatedMLP(
             weights.biased_projection(i, "gate", "up"), weights.biased_projection(i, "down"), config.activation
         ),
         attention_output_norm_M=weights.read_if_any("attention_output_norm", i),
         mlp_output_norm_M=weights.read_if_any("mlp_output_norm", i),
+        sinks_H=weights.read("sinks", i, torch.float32) if weights.has("sinks", i) else None,
     )
 
 
@@ -99,28 +100,31 @@ def load_target_ends(source: TensorSource, name: str, device: torch.device, dtyp
     return TargetEnds(name, config.num_layers, head.outputs, embedding, weights.final_norm(), head, config)
 
 
-def _mixture(weights: _Weights, config: Experts, layer: int) -> MixtureOfExperts:
+def _mixture(weights: _Weights, config: Experts, layer: int, activation: Activation) -> MixtureOfExperts:
     """A layer's experts, read one after the other."""
     shared = shared_gate_1M = None
     if config.shared_intermediate_size is not None:
         shared = GatedMLP(
             weights.projection(layer, "shared_gate", "shared_up"),
             weights.projection(layer, "shared_down"),
+            activation,
         )
         shared_gate_1M = weights.read_if_any("shared_router", layer)
     return MixtureOfExperts(
         weights.read("router", layer, torch.float32),
         [
             GatedMLP(
-                weights.projection(layer, "expert_gate", "expert_up", expert=expert),
-                weights.projection(layer, "expert_down", expert=expert),
+                weights.biased_projection(layer, "expert_gate", "expert_up", expert=expert),
+                weights.biased_projection(layer, "expert_down", expert=expert),
+                activation,
             )
             for expert in range(config.count)
         ],
         config.routing,
         shared,
         shared_gate_1M,
-        weights.read("router_bias", layer, torch.float32).flatten() if config.corrected else None,
+        weights.read("router_correction", layer, torch.float32).flatten() if config.corrected else None,
+        weights.read("router_bias", layer, torch.float32) if config.biased else None,
     )
 
 
@@ -189,9 +193,10 @@ class _Weights:
             return self._ops.projection(self.fused(layer, *roles, expert=expert), bias_O)
         return self._ops.quantized_projection(matrix, bias_O)
 
-    def biased_projection(self, layer: int, *roles: str) -> Projection:
+    def biased_projection(self, layer: int, *roles: str, expert: int = 0) -> Projection:
         """The same with their biases, if the layer has any."""
-        return self.projection(layer, *roles, bias_O=self.fused_if_any(layer, *_biases(roles)))
+        bias_O = self.fused_if_any(layer, *_biases(roles), expert=expert)
+        return self.projection(layer, *roles, bias_O=bias_O, expert=expert)
 
     def projections(self, *roles: str) -> ProjectionStack:
         """The same of all layers: one stack of plain matrices, unless some of them are in few bits."""
@@ -219,9 +224,9 @@ class _Weights:
             self._fill(stack[layer], layer, roles)
         return stack
 
-    def fused_if_any(self, layer: int, *roles: str) -> torch.Tensor | None:
+    def fused_if_any(self, layer: int, *roles: str, expert: int = 0) -> torch.Tensor | None:
         """None for a layer without such weights."""
-        return self.fused(layer, *roles) if self.has(roles[0], layer) else None
+        return self.fused(layer, *roles, expert=expert) if self.has(roles[0], layer) else None
 
     def stacked_if_any(self, *roles: str) -> torch.Tensor | None:
         """None for a model without such weights."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spec_sdk.errors import UserError
@@ -66,6 +66,47 @@ class _AllExperts:
     published: bool = True
 
 
+def biased_experts() -> tuple[Weight, ...]:
+    """Router and experts of gpt-oss, all with biases, those of a layer in one tensor; of gates and units of experts
+    rows take turns. Matrices in floating point are stored transposed.
+    """
+    hf, both = f"{_LAYER}.mlp", (EXPERT_MLP, EXPERT_MLP)
+
+    def part(role: str, name: str, shape: tuple[Dim, Dim], heights: tuple[Dim, ...], number: int) -> Sequence[Weight]:
+        own, stacked = f"{hf}.experts.{{expert}}.{role}_proj", f"{hf}.experts.{name}"
+        of_all = Packing(stacked, heights, number, interleaved=bool(heights))
+        gguf = f"{_FFN}_{role}_exps"
+        return (
+            Weight(
+                f"expert_{role}",
+                f"{own}.weight",
+                f"{gguf}.weight",
+                shape,
+                EXPERT_MLP,
+                packings=(replace(of_all, transposed=True),),
+                in_layer=has_experts,
+            ),
+            Weight(
+                f"expert_{role}_bias",
+                f"{own}.bias",
+                f"{gguf}.bias",
+                shape[:1],
+                split=EXPERT_MLP if shape[0] is EXPERT_MLP else None,
+                after_sum=shape[0] is not EXPERT_MLP,
+                packings=(replace(of_all, name=f"{stacked}_bias"),),
+                in_layer=has_experts,
+            ),
+        )
+
+    return (
+        _router(f"{hf}.router.weight", f"{hf}.router.weight"),
+        Weight("router_bias", f"{hf}.router.bias", f"{_FFN}_gate_inp.bias", (EXPERTS,), in_layer=has_experts),
+        *part("gate", "gate_up_proj", (EXPERT_MLP, MODEL), both, 0),
+        *part("up", "gate_up_proj", (EXPERT_MLP, MODEL), both, 1),
+        *part("down", "down_proj", (MODEL, EXPERT_MLP), (), 0),
+    )
+
+
 def _router(name: str, later: str) -> Weight:
     """``later``: what transformers 5 calls it."""
     packings = (Packing(later, published=False),) if later != name else ()
@@ -98,7 +139,7 @@ def _experts(module: str, gate: str, up: str, down: str, joined: Sequence[_AllEx
 def correction(name: str, later: str | None = None, shape: tuple[Dim, ...] = (EXPERTS,)) -> Weight:
     """What is added to an expert's score for the choice. ``later``: what transformers 5 calls it."""
     return Weight(
-        "router_bias",
+        "router_correction",
         name,
         "blk.{layer}.exp_probs_b.bias",
         shape,

@@ -25,7 +25,8 @@ def part_of(tensor: torch.Tensor, name: str, packing: Packing, table: WeightTabl
     """The rows that are ``name``, a view, of the tensor that ``packing`` names."""
     row, _, expert = table.entry(name)
     rows = table.rows_within(row, packing)
-    return (tensor[expert] if row.per_expert else tensor)[rows.start : rows.stop]
+    own = tensor[expert] if row.per_expert else tensor
+    return (own.T if packing.transposed else own)[rows.start : rows.stop : rows.step]
 
 
 def published(tensors: Mapping[str, torch.Tensor], table: WeightTable) -> dict[str, torch.Tensor]:
@@ -33,6 +34,7 @@ def published(tensors: Mapping[str, torch.Tensor], table: WeightTable) -> dict[s
     experts of a layer, if they are there.
     """
     parts: dict[str, dict[tuple[int, int], torch.Tensor]] = {}
+    packings: dict[str, Packing] = {}
     of_experts = set()
     for name, tensor in tensors.items():
         row, _, expert = table.entry(name)
@@ -41,16 +43,24 @@ def published(tensors: Mapping[str, torch.Tensor], table: WeightTable) -> dict[s
             parts[name] = {(0, 0): tensor}
             continue
         parts.setdefault(within.name, {})[expert, within.packing.part] = tensor
+        packings[within.name] = within.packing
         if row.per_expert:
             of_experts.add(within.name)
-    return {name: _joined(of, name in of_experts) for name, of in parts.items()}
+    return {name: _joined(of, name in of_experts, packings.get(name)) for name, of in parts.items()}
 
 
-def _joined(parts: Mapping[tuple[int, int], torch.Tensor], of_experts: bool) -> torch.Tensor:
+def _joined(
+    parts: Mapping[tuple[int, int], torch.Tensor], of_experts: bool, packing: Packing | None
+) -> torch.Tensor:
     """By expert and part."""
-    whole = torch.cat([parts[place] for place in sorted(parts)])
-    experts = len({expert for expert, _ in parts})
-    return whole.view(experts, -1, *whole.shape[1:]) if of_experts else whole
+    numbers = sorted({part for _, part in parts})
+    found = []
+    for expert in sorted({expert for expert, _ in parts}):
+        own = [parts[expert, part] for part in numbers]
+        interleaved = packing is not None and packing.interleaved
+        whole = torch.stack(own, 1).flatten(0, 1) if interleaved else torch.cat(own)
+        found.append(whole.T if packing is not None and packing.transposed else whole)
+    return torch.stack(found) if of_experts else found[0]
 
 
 class WeightStore:
@@ -88,6 +98,9 @@ class WeightStore:
 
         Raises KeyError for an unknown name, UserError for a file that was torn since it was opened.
         """
+        within = self._packed.get(name)
+        if within is not None and (within.packing.transposed or within.packing.interleaved):
+            return self.tensor(name).narrow(axis, first, end - first).clone()
         return self._store.part(self._stored(name), *self._rows_and_columns(name, axis, first, end))
 
     def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:

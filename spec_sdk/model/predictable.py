@@ -15,18 +15,20 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
     A prediction combines parts of the whole prefix under the usual scale; a window leaves little to save anyway.
     """
     specs = [config.layer_kind(layer).attention for layer in range(layers)]
-    others = [layer for layer, spec in enumerate(specs) if spec != PLAIN]
+    others = [layer for layer, spec in enumerate(specs) if spec != PLAIN or config.attention_sinks]
     refused = next((layer for layer in chosen if layer in others), None)
     if refused is not None:
         left_out = f"attention_verifier.never={others}".replace(" ", "")
         remedy = "use predictor=none" if len(others) == layers else f"leave such layers out ({left_out})"
         raise UserError(
             f"predictor '{predictor}': layer {refused} of this {config.architecture} model has "
-            f"{_peculiarity(specs[refused])}, which is not predicted; {remedy}"
+            f"{_peculiarity(config, specs[refused])}, which is not predicted; {remedy}"
         )
 
 
-def _peculiarity(spec: AttentionSpec) -> str:
+def _peculiarity(config: ModelConfig, spec: AttentionSpec) -> str:
     if spec.window is not None:
         return f"a window of {spec.window} tokens"
+    if config.attention_sinks:
+        return "attention sinks"
     return "soft-capped attention scores" if spec.softcap is not None else "an attention scale of its own"

@@ -26,7 +26,7 @@ from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations, TensorSource
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.rope import Rotation
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.model.weight_table import EXPERT_MLP, KEYS, MLP, QUERIES, SHARED_MLP, VOCABULARY
+from spec_sdk.model.weight_table import EXPERT_MLP, KEYS, MLP, QUERIES, QUERY_HEADS, SHARED_MLP, VOCABULARY
 from spec_sdk.ops import Ops
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ranks import Ranks
@@ -92,7 +92,13 @@ class ShardedSource(TensorSource):
         D = source.config.head_dim
         queries, keys = ((first * D, end * D) for first, end in (shard.q_heads, shard.kv_heads))
         parts = {dim: share(dim.of(source.config), group.size, group.rank) for dim in (EXPERT_MLP, SHARED_MLP)}
-        self._ranges = {QUERIES: queries, KEYS: keys, MLP: shard.mlp_rows, **parts}
+        self._ranges = {
+            QUERIES: queries,
+            QUERY_HEADS: shard.q_heads,
+            KEYS: keys,
+            MLP: shard.mlp_rows,
+            **parts,
+        }
         experts = source.config.experts
         if experts is not None:
             of_expert, of_shared = (end - first for first, end in parts.values())

@@ -32,6 +32,7 @@ QUERIES = Dim("queries", lambda config: config.num_heads * config.head_dim)
 KEYS = Dim("keys", lambda config: config.num_kv_heads * config.head_dim)
 """All KV heads, one below the other."""
 HEAD = Dim("head", lambda config: config.head_dim)
+QUERY_HEADS = Dim("query heads", lambda config: config.num_heads)
 EXPERTS = Dim("experts", lambda config: config.experts.count if config.experts else 0)
 EXPERT_MLP = Dim("expert mlp", lambda config: config.experts.intermediate_size if config.experts else 0)
 SHARED_MLP = Dim("shared mlp", lambda config: (config.experts and config.experts.shared_intermediate_size) or 0)
@@ -78,14 +79,17 @@ def has_gated_expert(config: ModelConfig, layer: int) -> bool:
 class Packing:
     """Within which tensor another lies: one of several along its rows, of these ``heights``, and which ``part``.
 
-    Without heights it has the tensor to itself. All experts of a layer are one tensor, expert first. ``published``:
-    whether the family's checkpoints have it there, or only some that transformers 5 wrote.
+    Without heights it has the tensor to itself. All experts of a layer are one tensor, expert first. ``interleaved``:
+    rows of the parts, of one height, take turns; ``transposed``: they are columns there. ``published``: whether the
+    family's checkpoints have it there, or only some that transformers 5 wrote.
     """
 
     name: str
     heights: tuple[Dim, ...] = ()
     part: int = 0
     published: bool = True
+    interleaved: bool = False
+    transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,8 @@ class WeightTable:
     def rows_within(self, row: Weight, packing: Packing | None) -> range:
         """Which rows of the tensor that ``packing`` names are this one, or of its own."""
         heights = [dim.of(self._config) for dim in (packing and packing.heights) or ()]
+        if packing and packing.interleaved:
+            return range(packing.part, sum(heights), len(heights))
         before = sum(heights[: packing.part]) if packing else 0
         return range(before, before + row.shape[0].of(self._config))
 
@@ -250,4 +256,4 @@ class WeightTable:
         shape = [dim.of(self._config) for dim in dims]
         if packing and packing.heights:
             shape[0] = sum(dim.of(self._config) for dim in packing.heights)
-        return tuple(shape)
+        return tuple(reversed(shape) if packing and packing.transposed else shape)

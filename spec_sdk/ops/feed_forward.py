@@ -16,13 +16,19 @@ import torch.nn.functional as F
 from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.linear import Projection
 
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
+"""``clamped_swiglu``: of gpt-oss (arXiv:2508.10925, §2.3), where the gate's gain is 1.702 and both are within ±7."""
+
+SWIGLU_GAIN, SWIGLU_LIMIT = 1.702, 7.0
 Scoring = Literal["softmax", "sigmoid"]
 
 
 @dataclass(frozen=True)
 class GatedMLP:
-    """down(activation(gate(x)) * up(x)). ``gate_up`` is M → 2I, the gate's rows first; ``down`` is I → M."""
+    """down(activation(gate(x)) * up(x)). ``gate_up`` is M → 2I, the gate's rows first; ``down`` is I → M.
+
+    ``clamped_swiglu``, of gate and up within its limits: gate · sigmoid(1.702 gate) · (up + 1).
+    """
 
     gate_up: Projection
     down: Projection
@@ -38,8 +44,16 @@ class GatedMLP:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., M] → [..., M]."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        gate = F.silu(gate) if self.activation == "silu" else F.gelu(gate, approximate="tanh")
-        return self.down(gate * up)
+        return self.down(activated(gate, up, self.activation))
+
+
+def activated(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """What a gated MLP has between its matrices."""
+    if activation == "clamped_swiglu":
+        gate, up = gate.clamp(max=SWIGLU_LIMIT), up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT) + 1
+        return gate * torch.sigmoid(SWIGLU_GAIN * gate) * up
+    gate = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
+    return gate * up
 
 
 @dataclass(frozen=True)
@@ -69,9 +83,10 @@ class MixtureOfExperts:
     Every token gets what it was routed to, however many others go there. An expert is called once, with all its rows,
     and only if it has any: which have is read on the host, once a call.
 
-    ``router_EM`` is in float32, as is the choice: logits that were rounded to bfloat16 would often tie. ``bias_E``, in
-    float32 too, is added to scores for the choice alone (DeepSeek-V3, §2.1.2). ``shared`` is for every token, where
-    there is a ``shared_gate_1M`` under a weight of its own: the sigmoid of that · x.
+    ``router_EM`` is in float32, as is the choice: logits that were rounded to bfloat16 would often tie. In float32, too,
+    are ``router_bias_E``, of its logits, and ``correction_E``, which is added to scores for the choice alone (DeepSeek-V3,
+    §2.1.2). ``shared`` is for every token, where there is a ``shared_gate_1M`` under a weight of its own: the sigmoid
+    of that · x.
     """
 
     data_dependent: ClassVar[str | None] = "mixture of experts"
@@ -83,14 +98,16 @@ class MixtureOfExperts:
         routing: Routing,
         shared: GatedMLP | None = None,
         shared_gate_1M: torch.Tensor | None = None,
-        bias_E: torch.Tensor | None = None,
+        correction_E: torch.Tensor | None = None,
+        router_bias_E: torch.Tensor | None = None,
     ) -> None:
         self.router_EM = router_EM
         self.experts = tuple(experts)
         self.routing = routing
         self.shared = shared
         self.shared_gate_1M = shared_gate_1M
-        self.bias_E = bias_E
+        self.correction_E = correction_E
+        self.router_bias_E = router_bias_E
 
     @property
     def projections(self) -> list[Projection]:
@@ -111,9 +128,9 @@ class MixtureOfExperts:
 
     def route(self, x_KM: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The experts of every row and their weights [K, A], the best first."""
-        how, logit_KE = self.routing, F.linear(x_KM.float(), self.router_EM)
+        how, logit_KE = self.routing, F.linear(x_KM.float(), self.router_EM, self.router_bias_E)
         score_KE = logit_KE.sigmoid() if how.scored_by == "sigmoid" else logit_KE.softmax(dim=-1)
-        choice_KE = score_KE if self.bias_E is None else score_KE + self.bias_E
+        choice_KE = score_KE if self.correction_E is None else score_KE + self.correction_E
         if how.groups > how.groups_of_token:
             choice_KE = self._within_best_groups(choice_KE)
         chosen_KA = _first_best(choice_KE, how.per_token)

@@ -38,15 +38,16 @@ def masked_attention(
     B, N, H, D = q_BNHD.shape
     G = k_BGSD.shape[1]
     R = H // G
-    if mask.is_causal and spec.softcap is None:
+    is_torchs = spec.softcap is None and spec.sinks is None
+    if mask.is_causal and is_torchs:
         o_BHND = F.scaled_dot_product_attention(
             q_BNHD.transpose(1, 2), k_BGSD, v_BGSD, is_causal=True, scale=spec.scale, enable_gqa=R > 1
         )
         return o_BHND.transpose(1, 2)
     if N >= 2 * QUERY_BLOCK:
         return _by_blocks(q_BNHD, k_BGSD, v_BGSD, mask, spec)
-    if spec.softcap is not None:
-        return _capped_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec.scale_for(D), spec.softcap)
+    if not is_torchs:
+        return _scored_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec)
     filled = N % CPU_TILE == 0 and R * N < CPU_WIDE_TILES_FROM
     if R == 1 or filled or (mask.keys < FOLD_FROM_KEYS and q_BNHD.dtype == torch.float32):
         bias_NS = None if N == 1 and mask.sees_everything else mask.bias_QS(q_BNHD.dtype, 1)
@@ -96,23 +97,26 @@ def _by_blocks(
     return o_BNHD
 
 
-def _capped_attention(
-    q_BNHD: torch.Tensor,
-    k_BGSD: torch.Tensor,
-    v_BGSD: torch.Tensor,
-    mask: AttentionMask,
-    scale: float,
-    softcap: float,
+def _scored_attention(
+    q_BNHD: torch.Tensor, k_BGSD: torch.Tensor, v_BGSD: torch.Tensor, mask: AttentionMask, spec: AttentionSpec
 ) -> torch.Tensor:
-    """Attention with soft-capped scores, which torch's kernels do not know; computed in float32 or wider."""
+    """Attention with soft-capped scores or sinks, which torch's kernels do not know; computed in float32 or wider."""
     B, N, H, D = q_BNHD.shape
     G = k_BGSD.shape[1]
     wide = torch.promote_types(q_BNHD.dtype, torch.float32)
     score_BGQS = fold_heads(q_BNHD, G).to(wide) @ k_BGSD.to(wide).mT
-    score_BGQS.mul_(scale / softcap).tanh_().mul_(softcap)
+    score_BGQS.mul_(spec.scale_for(D))
+    if spec.softcap is not None:
+        score_BGQS.div_(spec.softcap).tanh_().mul_(spec.softcap)
     if not mask.sees_everything:
         score_BGQS += mask.bias_QS(wide, H // G)
-    o_BGQD = torch.softmax(score_BGQS, -1) @ v_BGSD.to(wide)
+    sinks_H = spec.sinks_H(q_BNHD.device)
+    if sinks_H is None:
+        weight_BGQS = torch.softmax(score_BGQS, -1)
+    else:
+        sink_GQ = sinks_H.to(wide).repeat_interleave(N).view(G, -1)
+        weight_BGQS = score_BGQS.sub_(torch.logaddexp(score_BGQS.logsumexp(-1), sink_GQ)[..., None]).exp_()
+    o_BGQD = weight_BGQS @ v_BGSD.to(wide)
     return o_BGQD.to(q_BNHD.dtype).reshape(B, H, N, D).transpose(1, 2)
 
 

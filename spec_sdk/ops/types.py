@@ -5,6 +5,7 @@ Legend: B batch, N queries, H query heads, D head dim, C chunks of keys.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -21,7 +22,8 @@ class AttentionSpec:
 
     ``scale``: what q·k is multiplied by; None is 1/sqrt(D). ``softcap`` c: a scaled score s becomes c·tanh(s/c) (Gemma
     2, arXiv:2408.00118, §2). ``window``: a key is hidden from queries that stand so many positions after it, or more.
-    Positions count along a path of the tree.
+    Positions count along a path of the tree. ``sinks``: of every query head, the score of a key that all queries see,
+    and whose value is 0 (gpt-oss, arXiv:2508.10925, §2.3); it is neither scaled nor capped.
 
     Raises ValueError for a scale that is not above 0.
     """
@@ -29,6 +31,7 @@ class AttentionSpec:
     scale: float | None = None
     softcap: float | None = None
     window: int | None = None
+    sinks: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.scale is not None and not self.scale > 0:
@@ -38,9 +41,18 @@ class AttentionSpec:
         """What q·k is multiplied by, for heads of this size D."""
         return head_dim**-0.5 if self.scale is None else self.scale
 
+    def sinks_H(self, device: torch.device) -> torch.Tensor | None:
+        """``sinks`` in float32: do not write to them."""
+        return None if self.sinks is None else _on_device(self.sinks, device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _on_device(numbers: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float32, device=device)
+
 
 PLAIN = AttentionSpec()
-"""Scale 1/sqrt(D), nothing capped, every key in sight."""
+"""Scale 1/sqrt(D), nothing capped, every key in sight, no sinks."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,12 @@ class StaticOps(Ops):
         if spec.softcap is not None:
             score_gBHNC = torch.tanh(score_gBHNC / spec.softcap) * spec.softcap
         hidden_BNC = visible_BNC(inputs, k_gBHCD.shape[3], spec.window).logical_not()
-        weight_gBHNC = score_gBHNC.masked_fill(hidden_BNC[:, None], float("-inf")).softmax(-1).to(v_gBHCD.dtype)
+        score_gBHNC = score_gBHNC.masked_fill(hidden_BNC[:, None], float("-inf"))
+        sinks_H = spec.sinks_H(slot_B.device)
+        if sinks_H is not None:
+            sink_gBHN1 = sinks_H[:, None, None].expand(*score_gBHNC.shape[:-1], 1)
+            score_gBHNC = torch.cat((score_gBHNC, sink_gBHN1), -1)
+        weight_gBHNC = score_gBHNC.softmax(-1)[..., : k_gBHCD.shape[3]].to(v_gBHCD.dtype)
         padding_BN = torch.arange(N, device=slot_B.device) >= inputs.live_B[:, None]
         return (weight_gBHNC @ v_gBHCD).transpose(2, 3).masked_fill(padding_BN[:, :, None, None], 0.0)
 

@@ -34,12 +34,13 @@ GGUF_ARCHITECTURE = {
     "olmo3": "olmo2",
     "glm4_moe": "glm4moe",
     "ernie4_5_moe": "ernie4_5-moe",
+    "gpt_oss": "gpt-oss",
 }
 """Where it is not the model type."""
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3")
 """Those of which llama.cpp's converter reorders Q and K."""
 DEEPSEEK_MIXTURES = ("glm4_moe", "dots1")
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", *DEEPSEEK_MIXTURES)
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss", *DEEPSEEK_MIXTURES)
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
 
 
@@ -150,9 +151,13 @@ def write_gguf(
         _add_gemma(writer, config, rope)
     if architecture.startswith("granite"):
         _add_multipliers(writer, config)
+    if config.model_type == "gpt_oss":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if rope["rope_type"] == "longrope":
         _add_long_rope(writer, config, rope)
-    if config.model_type in ("phi3", "olmo3", "exaone4") and config.sliding_window:
+    if config.model_type in ("phi3", "olmo3", "exaone4", "gpt_oss") and config.sliding_window:
         writer.add_sliding_window(config.sliding_window)
     if config.model_type in ("olmo3", "exaone4") and config.sliding_window:
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
@@ -181,9 +186,10 @@ def write_gguf(
         joined.setdefault(table.gguf_name(hf_name), []).append(values)
     for name, parts in joined.items():
         values = np.concatenate(parts)
-        # llama.cpp's converter leaves routers in F32
+        # llama.cpp's converter leaves routers and biases in F32
         stored_as = gguf.GGMLQuantizationType[kind_of(name)]
-        matrix = values.ndim > 1 and stored_as.name != "F32" and not name.endswith("ffn_gate_inp.weight")
+        small = name.endswith(("ffn_gate_inp.weight", ".bias"))
+        matrix = values.ndim > 1 and stored_as.name != "F32" and not small
         data = quantized(np.ascontiguousarray(values), stored_as) if matrix else np.ascontiguousarray(values)
         writer.add_tensor(name, data, raw_dtype=stored_as if matrix else None)
     writer.write_header_to_file()
@@ -241,10 +247,12 @@ def _converted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
-    of_local = config.model_type in ("mixtral", "granitemoe", *DEEPSEEK_MIXTURES)
+    of_local = config.model_type in ("mixtral", "granitemoe", "gpt_oss", *DEEPSEEK_MIXTURES)
     writer.add_expert_count(config.num_local_experts if of_local else config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
-    if config.model_type not in ("mixtral", "granitemoe", "olmoe"):
+    if config.model_type == "gpt_oss":
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+    elif config.model_type not in ("mixtral", "granitemoe", "olmoe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type == "qwen2_moe":
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)

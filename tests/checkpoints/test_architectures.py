@@ -63,7 +63,7 @@ def test_every_architecture_is_there_once() -> None:
     model_types = [name for family in families() for name in family.model_types]
     gemmas, moes = ["gemma", "gemma2", "gemma3"], ["mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"]
     norms_after = ["olmo2", "olmoe", "exaone4"]
-    others = ["gemma3_text", "llama", "mimo", "mistral", "qwen2", "qwen3", "whisper"]
+    others = ["gemma3_text", "gpt_oss", "llama", "mimo", "mistral", "qwen2", "qwen3", "whisper"]
     nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "dots1", "phi3", "seed_oss", "smollm3"]
     assert sorted(model_types) == sorted(
         [*gemmas, *moes, *others, *nearly_llamas, *norms_after, "olmo3", "glm", "granitemoehybrid"]
@@ -71,7 +71,7 @@ def test_every_architecture_is_there_once() -> None:
     # Mixtral is a llama there
     gguf_moes = ["qwen2moe", "qwen3moe", "ernie4_5-moe", "glm4moe"]
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
-    assert ggufs == sorted([*gemmas, *nearly_llamas, *norms_after, "llama", "mistral", "qwen2", "qwen3", *gguf_moes])
+    assert ggufs == sorted([*gemmas, *nearly_llamas, *norms_after, "gpt-oss", "llama", "mistral", "qwen2", "qwen3", *gguf_moes])
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.model_types[0])

@@ -24,7 +24,8 @@ NORMED_AFTER = ["olmo2", "olmo3", "olmoe", "exaone4"]
 """Or with norms of all heads together."""
 CORRECTED = ["ernie4_5_moe", "glm4_moe", "dots1"]
 """Whose experts are chosen with a correction."""
-NAMES = ["phi3", "phi4", "glm4", "ernie4_5", "smollm3", "seed_oss", "granite", "granitemoe", *NORMED_AFTER, *CORRECTED]
+LIKE_LLAMA = ["phi3", "phi4", "glm4", "ernie4_5", "smollm3", "seed_oss", "granite", "granitemoe"]
+NAMES = [*LIKE_LLAMA, *NORMED_AFTER, *CORRECTED, "gpt_oss"]
 TOKENS = list(range(3, 63))
 LONG_PHI: dict[str, Any] = {
     "rope_parameters": {

@@ -56,7 +56,7 @@ def mixture(seed: int, routing: Routing, shared: bool = False, corrected: bool =
     experts = [expert(I) for _ in range(E)]
     router_EM, besides = torch.randn(E, M, generator=rng), expert(2 * I) if shared else None
     if corrected:
-        return MixtureOfExperts(router_EM, experts, routing, besides, bias_E=torch.randn(E, generator=rng) * 0.3)
+        return MixtureOfExperts(router_EM, experts, routing, besides, correction_E=torch.randn(E, generator=rng) * 0.3)
     gate_1M = torch.randn(1, M, generator=rng) if shared else None
     return MixtureOfExperts(router_EM, experts, routing, besides, gate_1M)
 
@@ -65,7 +65,7 @@ def by_definition(moe: MixtureOfExperts, x_M: torch.Tensor) -> torch.Tensor:
     """One row, expert by expert."""
     how, logit_E = moe.routing, moe.router_EM @ x_M
     score_E = torch.sigmoid(logit_E) if how.scored_by == "sigmoid" else torch.softmax(logit_E, -1)
-    choice = (score_E if moe.bias_E is None else score_E + moe.bias_E).tolist()
+    choice = (score_E if moe.correction_E is None else score_E + moe.correction_E).tolist()
     size = E // how.groups
     groups = [range(i * size, (i + 1) * size) for i in range(how.groups)]
     groups.sort(key=lambda group: -sum(sorted((choice[e] for e in group), reverse=True)[:2]))

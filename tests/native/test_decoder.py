@@ -46,6 +46,7 @@ MIXTURES = [
     "glm4_moe",
     "dots1",
     "olmoe",
+    "gpt_oss",
     "sparse_steps",
 ]
 """The last one has MLPs of another size in some layers."""

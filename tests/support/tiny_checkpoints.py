@@ -134,6 +134,10 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmoe": ("olmoe", {"num_experts": 6, "num_experts_per_tok": 3}),
+    "gpt_oss": (
+        "gpt_oss",
+        {"head_dim": 16, "sliding_window": 24, "num_local_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 32},
+    ),
     "exaone4": ("exaone4", {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 4}),
     "granite4": (
         "granitemoehybrid",
@@ -190,6 +194,9 @@ def random_model(name: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
         for name, tensor in model.state_dict().items():
             if name.endswith("correction_bias"):
                 tensor.copy_(0.2 * torch.randn_like(tensor))
+            if name.endswith("proj_bias"):
+                # of experts, beyond the limits of some activations
+                tensor.copy_(4.0 * torch.randn_like(tensor))
     return model
 
 
@@ -228,6 +235,17 @@ def _apart(name: str, tensor: torch.Tensor, config: Any) -> dict[str, torch.Tens
             named = dict(halves) if name.endswith("input_linear.weight") else {"w2": matrix}
             of_expert |= {f"{module}.experts.{expert}.{part}.weight": rows for part, rows in named.items()}
         return of_expert
+    if config.model_type == "gpt_oss" and ".experts." in name:
+        # rows of gates and units take turns
+        module, _, kind = name.rpartition(".")
+        role, ending = kind.removesuffix("_bias"), "bias" if kind.endswith("_bias") else "weight"
+        rows = tensor if ending == "bias" else tensor.mT
+        named = {"gate_proj": rows[:, ::2], "up_proj": rows[:, 1::2]} if role == "gate_up_proj" else {role: rows}
+        return {
+            f"{module}.{expert}.{part}.{ending}": matrix
+            for part, of_all in named.items()
+            for expert, matrix in enumerate(of_all)
+        }
     return {name: tensor}
 
 

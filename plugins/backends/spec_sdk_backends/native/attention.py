@@ -54,6 +54,7 @@ def attention(q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: Attenti
     storage, of_pass = Cache.of(k_gSGCD, v_gSGCD), Pass.of(cache.inputs)
     q_gBNHD = in_rows(q_gBNHD)
     o_gBNHD = torch.empty((g, B, N, H, D), dtype=q_gBNHD.dtype)
+    sinks_H = spec.sinks_H(q_gBNHD.device)
     for i in range(g):
         library().spec_attention(
             DTYPES[q_gBNHD.dtype],
@@ -63,6 +64,7 @@ def attention(q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: Attenti
             spec.scale_for(D),
             spec.softcap or 0.0,
             spec.window or 0,
+            None if sinks_H is None else sinks_H.data_ptr(),
             address(of_pass),
             address(storage),
             i,

@@ -34,7 +34,7 @@ from spec_sdk_backends.native.feed_forward import (
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
-from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Gain, Pass, Shape, address
+from spec_sdk_backends.native.structures import ACTIVATIONS, DTYPES, Block, Cache, Gain, Pass, Shape, address
 
 
 def unknown_block(decoder: Decoder) -> str | None:
@@ -259,8 +259,10 @@ def shape_of(decoder: Decoder) -> Shape:
     """The sizes that all its blocks have."""
     c, parts = decoder.config, [block.mlp for block in decoder.blocks]
     sizes = map(max, zip(*map(feed_forward_sizes, parts), strict=True))
-    gelu = activation_of(parts[0]) == "gelu_tanh"
-    return Shape(c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, *sizes, c.rms_norm_eps, gelu, c.wide_qk_norm)
+    activation = ACTIVATIONS[activation_of(parts[0])]
+    return Shape(
+        c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, *sizes, c.rms_norm_eps, activation, c.wide_qk_norm
+    )
 
 
 def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None) -> Block:
@@ -274,6 +276,7 @@ def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None) ->
         spec.softcap or 0.0,
         spec.window or 0,
         decoder.rotation_index(layer),
+        None if block.sinks_H is None else block.sinks_H.data_ptr(),
     )
 
 

@@ -42,7 +42,7 @@ def unknown_feed_forward(part: FeedForward, dtype: torch.dtype) -> str | None:
             return f"an MLP of {mlp.down.inputs} dims, which are not whole panels of {OUTPUTS}"
     if isinstance(part, GatedMLP):
         return None
-    for tensor, known in zip(_small(part), (torch.float32, torch.float32, dtype), strict=True):
+    for tensor, known in zip(_small(part), (*[torch.float32] * 3, dtype), strict=True):
         if tensor is not None and tensor.dtype != known:
             return "a router in another dtype"
     return None
@@ -99,6 +99,6 @@ def feed_forward_of(part: FeedForward) -> tuple[Matrix, Matrix, Any]:
     return Matrix(), Matrix(), ctypes.pointer(made)
 
 
-def _small(part: MixtureOfExperts) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+def _small(part: MixtureOfExperts) -> tuple[torch.Tensor | None, ...]:
     """What a mixture has beside matrices, in the order in which the kernels are given it."""
-    return part.router_EM, part.bias_E, part.shared_gate_1M
+    return part.router_EM, part.router_bias_E, part.correction_E, part.shared_gate_1M

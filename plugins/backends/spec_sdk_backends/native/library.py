@@ -199,7 +199,7 @@ def _declare(loaded: Any) -> None:
     arguments: dict[str, list[Any]] = {
         "product": [pointer, pointer, whole, whole, pointer],
         "expand": [pointer, pointer, whole, whole, pointer],
-        "attention": [whole, whole, whole, number, number, whole, pointer, pointer, whole, pointer, whole, pointer],
+        "attention": [whole, whole, whole, number, number, whole, *([pointer] * 3), whole, pointer, whole, pointer],
         "attend_to_ends": [pointer, pointer, pointer, pointer, pointer, whole, pointer],
         "attend_between": [pointer, pointer, pointer, pointer, pointer, whole, pointer, pointer, pointer],
         "blocks": [pointer, pointer, whole, whole, *([pointer] * 8)],

@@ -35,7 +35,7 @@ def speculative_attention(
     predicted_BNHD, exact_BNHD = (torch.empty((B, N, H, D), dtype=q_BNHD.dtype) for _ in range(2))
     mean_NHD, log_sum_NH = torch.empty((N, H, D)), torch.empty((N, H))
     difference_sq_BN, norm_sq_BN = torch.empty((2, B, N))
-    of_pass, heads = Pass.of_mask(mask), Heads(H, G, D, D**-0.5, 0.0, 0)
+    of_pass, heads = Pass.of_mask(mask), Heads(H, G, D, D**-0.5, 0.0, 0, None)
     storage = Cache.of(k_BGSD[None], v_BGSD[None])
     both_ends = structures.Ends(ends.first, ends.last, mean_NHD.data_ptr(), log_sum_NH.data_ptr())
     work = (

@@ -12,11 +12,14 @@ import torch
 
 from spec_sdk.ops import rows
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.feed_forward import Activation
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """What the kernels compute in, and their numbers there."""
+
+ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
 
 INT32 = 4
 """Bytes."""
@@ -169,6 +172,7 @@ class Heads(ctypes.Structure):
         *((name, _WHOLE) for name in ("queries", "shared", "dim")),
         *((name, ctypes.c_float) for name in ("scale", "cap")),
         ("window", _WHOLE),
+        ("sinks", _POINTER),
     ]
 
 
@@ -198,7 +202,7 @@ class Experts(ctypes.Structure):
         *((name, _WHOLE) for name in ("count", "per_row", "by_sigmoid", "normalised")),
         *((name, ctypes.c_double) for name in ("least_sum", "scale")),
         *((name, _WHOLE) for name in ("groups", "groups_of_row")),
-        *((name, _POINTER) for name in ("router", "bias", "shared_gate")),
+        *((name, _POINTER) for name in ("router", "router_bias", "correction", "shared_gate")),
         *((name, ctypes.POINTER(Matrix)) for name in ("gate_up", "down")),
         *((name, Matrix) for name in ("shared_gate_up", "shared_down")),
     ]
@@ -213,6 +217,7 @@ class Block(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("scale", "cap")),
         ("window", _WHOLE),
         ("rope", _WHOLE),
+        ("sinks", _POINTER),
     ]
 
 
@@ -220,7 +225,7 @@ class Shape(ctypes.Structure):
     _fields_ = [
         *((name, _WHOLE) for name in ("model", "heads", "kv_heads", "dim", "mlp", "experts", "per_row")),
         ("epsilon", ctypes.c_double),
-        *((name, _WHOLE) for name in ("gelu", "wide_qk_norm")),
+        *((name, _WHOLE) for name in ("activation", "wide_qk_norm")),
     ]
 
 

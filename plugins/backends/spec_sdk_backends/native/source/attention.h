@@ -18,6 +18,9 @@ struct Joined {
 
     explicit Joined(float top) : top(top) {}
 
+    // a score, maybe the largest, that counts in the sum alone
+    void add_sink(float score) { total += exponential(score - top); }
+
     void add(const Span& span, const float* values, int64_t dim) {
         if (span.sum == 0) return;
         float share = exponential(span.top - top);
@@ -75,7 +78,9 @@ template <class T, class C> class Attention {
 
     // all spans of one query head of a row: o [D]; 0 for padding, NaN where a score is NaN or infinite
     void join(int64_t row, int64_t h, const Span* spans, const float* sums, T* o) const {
-        Joined joined(top(row, h, spans));
+        float most = top(row, h, spans);
+        Joined joined(_heads.sinks ? std::max(most, _heads.sinks[h]) : most);
+        if (_heads.sinks) joined.add_sink(_heads.sinks[h]);
         add(row, h, spans, sums, joined);
         for (int64_t d = 0; d < _heads.dim; d++) o[d] = rounded<T>(joined.mean(d));
     }

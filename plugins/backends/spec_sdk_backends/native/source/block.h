@@ -23,7 +23,8 @@ extern "C" struct Experts {
     int64_t groups;         // of neighbours, of as many experts, two at least where there are several groups
     int64_t groups_of_row;  // in which a row's are: those with the most in their two best
     const float* router;  // [count, M]
-    const float* bias;    // [count]: added to scores for the choice; or null
+    const float* router_bias;  // [count]; or null
+    const float* correction;   // [count]: added to scores for the choice; or null
     const void* shared_gate;  // [M]: the logit of the shared expert's weight, or null: it has none
     const Matrix *gate_up, *down;        // of each
     Matrix shared_gate_up, shared_down;  // of the expert that every row has besides, or nothing
@@ -39,6 +40,7 @@ extern "C" struct Block {
     double scale, cap;  // of scores; 0: no cap
     int64_t window;     // 0: none
     int64_t rope;       // which rotation
+    const float* sinks;  // [heads], as Heads has them; or null
 };
 
 extern "C" struct Shape {
@@ -47,7 +49,7 @@ extern "C" struct Shape {
     int64_t experts;  // of the block with most; 0: there are none
     int64_t per_row;  // experts of a row, of the block with most
     double epsilon;
-    int64_t gelu;  // in its tanh form, in the place of SiLU
+    int64_t activation;  // of gates and what they multiply: 0 SiLU, 1 GELU in its tanh form, 2 SwiGLU within limits
     int64_t wide_qk_norm;  // whether norms of Q and K are of all heads together
 };
 

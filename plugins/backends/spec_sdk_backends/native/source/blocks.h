@@ -6,7 +6,7 @@
 #include "feed_forward.h"
 
 inline Heads heads_of(const Shape& shape, const Block& block) {
-    return {shape.heads, shape.kv_heads, shape.dim, float(block.scale), float(block.cap), block.window};
+    return {shape.heads, shape.kv_heads, shape.dim, float(block.scale), float(block.cap), block.window, block.sinks};
 }
 
 // room for what spans leave, kept from call to call

@@ -1,4 +1,4 @@
-// The second half of a decoder block: a gated MLP with SiLU or GELU, or a mixture of them of which every row has a few.
+// The second half of a decoder block: a gated MLP, or a mixture of them of which every row has a few.
 #pragma once
 
 #include <numeric>
@@ -16,12 +16,14 @@ void activate(const Matrix& gate_up, const Rows<T>& rows, const Work<T>& work, O
         auto by = [&](auto activation) {
             for (int64_t r = 0; r < rows.count; r++)
                 for (int64_t c = 0; c < count; c++)
-                    active[r * size + first + c] = rounded<T>(activation(gate[r * stride + c]) * up[r * stride + c]);
+                    active[r * size + first + c] = rounded<T>(activation(gate[r * stride + c], up[r * stride + c]));
         };
-        if (work.shape.gelu)
-            by([](float x) { return gelu_tanh(x); });
+        if (work.shape.activation == 2)
+            by([](float gate, float up) { return clamped_swiglu(gate, up); });
+        else if (work.shape.activation == 1)
+            by([](float gate, float up) { return gelu_tanh(gate) * up; });
         else
-            by([](float x) { return silu(x); });
+            by([](float gate, float up) { return silu(gate) * up; });
     };
     if (!gate_up.bits) {
         // gates and the numbers that they multiply by turns
@@ -83,7 +85,7 @@ class Choice {
         score(experts, logit);
         _order.resize(E);
         std::iota(_order.begin(), _order.end(), 0);
-        const float* value = experts.bias ? _biased.data() : _score.data();
+        const float* value = experts.correction ? _biased.data() : _score.data();
         if (experts.groups > experts.groups_of_row) keep_best_groups(experts, value);
         best_first(_order, value, A);
         float sum = 0.0f;
@@ -110,7 +112,7 @@ class Choice {
             for (int64_t e = 0; e < E; e++) sum += _score[e] = exponential(logit[e] - largest);
             for (int64_t e = 0; e < E; e++) _score[e] /= sum;
         }
-        for (int64_t e = 0; experts.bias && e < E; e++) _biased[e] = _score[e] + experts.bias[e];
+        for (int64_t e = 0; experts.correction && e < E; e++) _biased[e] = _score[e] + experts.correction[e];
     }
 
     // only the experts of the best groups stay in the order
@@ -177,9 +179,11 @@ template <class T> void add_experts(const Block& block, const Work<T>& work, Own
     int64_t M = work.shape.model, A = experts.per_row;
     normalise_rows(own, work, block.post_norm);
     Team::Part part = Team::part_of(experts.count);
-    for (int64_t e = part.first; e < part.end; e++)
+    for (int64_t e = part.first; e < part.end; e++) {
+        float bias = experts.router_bias ? experts.router_bias[e] : 0.0f;
         for (int64_t r = 0; r < work.rows; r++)
-            work.scores[r * experts.count + e] = product_of(own.normal.data() + r * M, experts.router + e * M, M);
+            work.scores[r * experts.count + e] = product_of(own.normal.data() + r * M, experts.router + e * M, M) + bias;
+    }
     work.team->meet();
     route(experts, work, own);
 

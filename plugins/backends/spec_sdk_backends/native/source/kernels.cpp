@@ -149,9 +149,9 @@ void spec_top(int dtype, const void* logits, int64_t stride, int64_t rows, int64
 
 // o [rows, H, D]: attention of a pass over one layer's cache; rows of q ``stride`` elements apart
 void spec_attention(int dtype, int64_t heads, int64_t kv_heads, int64_t dim, double scale, double cap, int64_t window,
-                    const Pass* pass, const Cache* cache, int64_t layer, const void* q, int64_t stride, void* o,
+                    const float* sinks, const Pass* pass, const Cache* cache, int64_t layer, const void* q, int64_t stride, void* o,
                     int threads) {
-    Heads of{heads, kv_heads, dim, float(scale), float(cap), window};
+    Heads of{heads, kv_heads, dim, float(scale), float(cap), window, sinks};
     if (dtype)
         attend_layer<bf16>(of, *pass, (const bf16*)q, stride, *cache, layer, (bf16*)o, threads);
     else

@@ -15,6 +15,7 @@ struct Heads {
     float scale;
     float cap;  // 0: none
     int64_t window;
+    const float* sinks;  // [queries]: the score of a key of each whose value is 0; or null
 };
 
 // Result of a span for one query head of one row, and its values after it.

@@ -80,5 +80,13 @@ inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
 inline float silu(float x) { return x / (1.0f + exponential(-x)); }
 
+// of a gate and what it multiplies, both within limits
+inline float clamped_swiglu(float gate, float up) {
+    constexpr float LIMIT = 7.0f, GAIN = 1.702f;
+    if (gate > LIMIT) gate = LIMIT;
+    up = up > LIMIT ? LIMIT : up < -LIMIT ? -LIMIT : up;
+    return gate / (1.0f + exponential(-GAIN * gate)) * (up + 1.0f);
+}
+
 // x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), as x / (1 + e^-2u)
 inline float gelu_tanh(float x) { return x / (1.0f + exponential(-1.5957691f * x * (1.0f + 0.044715f * x * x))); }
