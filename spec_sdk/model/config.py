@@ -47,9 +47,9 @@ class RopeScaling:
 class Experts:
     """A mixture of experts in the place of MLPs: ``count`` of them, which are chosen and weighted as ``routing`` says.
 
-    ``corrected``: a bias is added to scores for the choice; ``biased``: router and experts have biases. ``shared_intermediate_size``: of the expert that every
-    token has besides, if there is one; ``shared_gated``: what that gives has a weight. ``layers``: those that have a
-    mixture; the others have an MLP.
+    ``corrected``: a bias is added to scores for the choice; ``biased``: router and experts have biases.
+    ``shared_intermediate_size``: of the expert that every token has besides, if there is one; ``shared_gated``: what
+    that gives has a weight. ``layers``: those that have a mixture; the others have an MLP.
     """
 
     count: int
@@ -113,11 +113,11 @@ class ModelConfig:
     ``windows``: the sliding window of every layer, None for those that see all; an empty tuple where all do.
     ``windowed_rope``: rotary positions of the layers with a window, where the others' are not theirs too.
     ``attention_scale``, ``attention_softcap``: of every layer's :class:`AttentionSpec`; ``logit_softcap``: the same for
-    the logits; ``attention_sinks``: every layer has some. ``embedding_scale``: what embeddings are multiplied by, rounded to the model's dtype first where
-    ``rounds_embedding_scale``; ``logit_scale``: the same for the logits. ``output_norms``: what a sub-layer gives is
-    normalized before it is added. ``wide_qk_norm``: norms of Q and K are of all heads together. ``prefix``: what stands
-    before the name of every tensor. ``encoder``: that of an encoder–decoder model, of which all else describes the
-    decoder.
+    the logits; ``attention_sinks``: every layer has some. ``embedding_scale``: what embeddings are multiplied by,
+    rounded to the model's dtype first where ``rounds_embedding_scale``; ``logit_scale``: the same for the logits.
+    ``output_norms``: what a sub-layer gives is normalized before it is added. ``wide_qk_norm``: norms of Q and K are of
+    all heads together. ``prefix``: what stands before the name of every tensor. ``encoder``: that of an
+    encoder–decoder model, of which all else describes the decoder.
 
     ``rotary_dims``: how many dimensions of a head are rotated, None for all; ``rotary_neighbours``: the checkpoint has
     the two of a rotary pair side by side; ``unrotated``: layers without rotary positions.

@@ -49,9 +49,7 @@ def published(tensors: Mapping[str, torch.Tensor], table: WeightTable) -> dict[s
     return {name: _joined(of, name in of_experts, packings.get(name)) for name, of in parts.items()}
 
 
-def _joined(
-    parts: Mapping[tuple[int, int], torch.Tensor], of_experts: bool, packing: Packing | None
-) -> torch.Tensor:
+def _joined(parts: Mapping[tuple[int, int], torch.Tensor], of_experts: bool, packing: Packing | None) -> torch.Tensor:
     """By expert and part."""
     numbers = sorted({part for _, part in parts})
     found = []

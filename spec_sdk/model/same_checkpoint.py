@@ -47,5 +47,8 @@ def _digest(checkpoint: Checkpoint, name: str, shape: Sequence[int]) -> str:
     digest = hashlib.sha256(str(list(shape)).encode())
     for row in sorted({0, shape[0] // 2, shape[0] - 1}):
         part = checkpoint.part(name, 0, row, row + 1)
-        digest.update(str(part.dtype).encode() + part.contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(
+            str(part.dtype).encode()
+            + part.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()[:12]

@@ -83,10 +83,10 @@ class MixtureOfExperts:
     Every token gets what it was routed to, however many others go there. An expert is called once, with all its rows,
     and only if it has any: which have is read on the host, once a call.
 
-    ``router_EM`` is in float32, as is the choice: logits that were rounded to bfloat16 would often tie. In float32, too,
-    are ``router_bias_E``, of its logits, and ``correction_E``, which is added to scores for the choice alone (DeepSeek-V3,
-    §2.1.2). ``shared`` is for every token, where there is a ``shared_gate_1M`` under a weight of its own: the sigmoid
-    of that · x.
+    ``router_EM`` is in float32, as is the choice: logits that were rounded to bfloat16 would often tie. In float32 are
+    also ``router_bias_E``, of its logits, and ``correction_E``, which is added to scores for the choice alone
+    (DeepSeek-V3, §2.1.2). ``shared`` is for every token, where there is a ``shared_gate_1M`` under a weight of its own:
+    the sigmoid of that · x.
     """
 
     data_dependent: ClassVar[str | None] = "mixture of experts"

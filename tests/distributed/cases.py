@@ -30,6 +30,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "joined_and_partly_rotated": ("phi4", {}),
     "multipliers": ("granite", {}),
     "experts": ("qwen2_moe", {"moe_intermediate_size": 25}),
+    "sinks_and_biased_experts": ("gpt_oss", {"intermediate_size": 25}),
     "one_kv_head": ("smollm", {"num_key_value_heads": 1, "num_attention_heads": 3, "hidden_size": 48}),
 }
 """Name → tiny architecture and what differs from it."""

@@ -30,12 +30,12 @@ def main(case: str) -> None:
     tiling = Tiling.choose(rows, head_dim, DTYPES[dtype])
     constants = {"G": 2, "R": 3, "D": head_dim, "CLOSED": closed, "CACHED": capability == 90}
     constants |= {"OVERLAPPED": capability // 10 >= SINCE}
-    constants |= {"WINDOWED": capability == 90, "CAPPED": capability == 90}
+    constants |= {"WINDOWED": capability == 90, "CAPPED": capability == 90, "SINKS": capability == 90}
     constants |= {"BLOCK_M": tiling.rows, "BLOCK_K": tiling.keys, "BLOCK_D": tiling.head_dim}
     constants |= {"stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
     parts = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "out_ptr": f"*{dtype}"}
     types = {name: f"*{dtype}" for name in ("q_ptr", "k_ptr", "v_ptr")}
-    types |= {"scale_log2": "fp32", "cap_log2": "fp32", "list_ptr": "*i16"} | parts
+    types |= {"scale_log2": "fp32", "cap_log2": "fp32", "list_ptr": "*i16", "sink_ptr": "*fp32"} | parts
     for listed in (False, True):
         listing = constants | {"LISTED": listed}
         compile_and_print(tree_attention_kernel, listing, types, tiling.warps, tiling.stages, capability, case)

@@ -36,7 +36,10 @@ def dense_attention(
     if spec.softcap is not None:
         score_BHNS = spec.softcap * torch.tanh(score_BHNS / spec.softcap)
     score_BHNS = score_BHNS.masked_fill(~visible_NS, float("-inf"))
-    weight_BHNS = score_BHNS.softmax(-1).nan_to_num(0.0)
+    if spec.sinks is not None:
+        sink_BHN1 = score_BHNS.new_tensor(spec.sinks)[:, None, None].expand(*score_BHNS.shape[:-1], 1)
+        score_BHNS = torch.cat((score_BHNS, sink_BHN1), -1)
+    weight_BHNS = score_BHNS.softmax(-1)[..., : k_BHSD.shape[2]].nan_to_num(0.0)
     return (weight_BHNS @ v_BHSD).transpose(1, 2)
 
 

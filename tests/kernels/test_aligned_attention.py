@@ -163,9 +163,11 @@ def test_what_has_no_kernel(device: torch.device) -> None:
         aligned_attention(q.double(), PassCache(k.double(), v.double(), inputs), 0)
     with pytest.raises(ValueError, match="no form for capped scores"):
         aligned_attention(q, PassCache(k, v, inputs), 0, AttentionSpec(softcap=1.5))
+    with pytest.raises(ValueError, match="nor for sinks"):
+        aligned_attention(q, PassCache(k, v, inputs), 0, AttentionSpec(sinks=(1.0,) * q.shape[3]))
     # of a draft model, whose bits nobody asks for
-    capped = DeterministicOps().cached_attention(q, PassCache(k, v, inputs), 0, AttentionSpec(softcap=1.5))
-    assert capped.isfinite().all()
+    for spec in (AttentionSpec(softcap=1.5), AttentionSpec(sinks=(1.0,) * q.shape[3])):
+        assert DeterministicOps().cached_attention(q, PassCache(k, v, inputs), 0, spec).isfinite().all()
     assert aligned_attention(q[:, :0], PassCache(k, v, inputs), 0).shape == q[:, :0].shape
 
 

@@ -92,13 +92,21 @@ def cached(
 
 
 NARROW, CAPPED = AttentionSpec(window=3), AttentionSpec(scale=0.4, softcap=1.5, window=70)
+SINKS = AttentionSpec(sinks=tuple(1.3 * head - 2.0 for head in range(G * R)))
 
 
-WAYS = {"padded": (1, 3, PLAIN), "split": (3, 0, PLAIN), "narrow": (3, 0, NARROW), "capped": (1, 3, CAPPED)}
+WAYS = {
+    "padded": (1, 3, PLAIN),
+    "split": (3, 0, PLAIN),
+    "narrow": (3, 0, NARROW),
+    "capped": (1, 3, CAPPED),
+    "sinks": (3, 3, SINKS),
+    "sinks of one split": (1, 0, SINKS),
+}
 """Splits, padding and kind of layer."""
 TRIED = {
-    "trees": ("padded", "narrow"),
-    "plain steps": ("split", "capped"),
+    "trees": ("padded", "narrow", "sinks"),
+    "plain steps": ("split", "capped", "sinks of one split"),
     "chunks": ("padded", "capped"),
     "growing": ("split", "narrow"),
     "more rows than a block": ("narrow", "capped"),
@@ -147,7 +155,7 @@ def test_every_request_has_its_own(
     check_rows(out, q, k, v, batch, spec)
 
 
-@pytest.mark.parametrize("spec", [PLAIN, NARROW, CAPPED])
+@pytest.mark.parametrize("spec", [PLAIN, NARROW, CAPPED, SINKS])
 @pytest.mark.parametrize("name", ["plain steps", "growing"])
 def test_the_ops_read_no_tensor_of_the_device(
     name: str, spec: AttentionSpec, device: torch.device, monkeypatch: pytest.MonkeyPatch

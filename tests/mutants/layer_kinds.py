@@ -68,8 +68,8 @@ LAYER_KINDS = (
     Mutant(
         "softcap: not for a prompt's first chunk",
         ATTENTION,
-        "if mask.is_causal and spec.softcap is None:",
-        "if mask.is_causal:",
+        "is_torchs = spec.softcap is None and",
+        "is_torchs = (mask.is_causal or spec.softcap is None) and",
         (OF_MASK,),
     ),
     Mutant(

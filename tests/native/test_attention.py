@@ -5,7 +5,9 @@ Legend: L layers, B requests, N rows, H query heads, G KV heads, R = H/G, D head
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,7 +74,13 @@ BATCHES: dict[str, tuple[PassKind, list[tuple[RequestRows, torch.Tensor]]]] = {
     "one wide tree": ("tree", [tree(1, 250, random_tree(MOST_ROWS, seed=2))]),
     "one wide chain": ("chain", [tree(2, 230, chain(MOST_ROWS))]),
 }
-SPECS = [PLAIN, AttentionSpec(window=3), AttentionSpec(scale=0.4, softcap=1.5, window=70)]
+SINKS = tuple(math.remainder(1.3 * head, 5.0) for head in range(32))
+SPECS = [
+    PLAIN,
+    AttentionSpec(window=3),
+    AttentionSpec(scale=0.4, softcap=1.5, window=70),
+    AttentionSpec(window=70, sinks=SINKS),
+]
 
 
 @pytest.fixture(params=["found", "without AMX"])
@@ -108,6 +116,7 @@ def test_dense_float64(name: str, spec: AttentionSpec, R: int, D: int, kept: Kep
 def compare_with_float64(name: str, spec: AttentionSpec, R: int, D: int, kept: Kept) -> None:
     """Slots out of order, prefixes and trees of their own; columns that nobody may look at hold NaN."""
     dtype, cached = kept
+    spec = replace(spec, sinks=spec.sinks and spec.sinks[: G * R])
     kind, batch = BATCHES[name]
     requests = [rows for rows, _ in batch]
     generator = torch.Generator().manual_seed(len(requests))
@@ -159,6 +168,11 @@ def test_a_path_gets_the_same_bits_as_tree_or_as_prefix(prefix: int, shape: str,
 @pytest.mark.parametrize("kept", KEPT, ids=str)
 def test_a_path_gets_the_same_bits_within_a_window(kept: Kept) -> None:
     compare_with_paths(100, PATHS["random"], kept, AttentionSpec(window=50, softcap=2.0))
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=str)
+def test_a_path_gets_the_same_bits_beside_sinks(kept: Kept) -> None:
+    compare_with_paths(121, PATHS["random"], kept, AttentionSpec(sinks=SINKS[:6]))
 
 
 def compare_with_paths(prefix: int, parents: list[int], kept: Kept, spec: AttentionSpec) -> None:

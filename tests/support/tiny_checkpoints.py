@@ -136,7 +136,14 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmoe": ("olmoe", {"num_experts": 6, "num_experts_per_tok": 3}),
     "gpt_oss": (
         "gpt_oss",
-        {"head_dim": 16, "sliding_window": 24, "num_local_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 32},
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 32,
+            "rope_parameters": {"rope_theta": 150000.0, **YARN_ROPE, "truncate": False},
+        },
     ),
     "exaone4": ("exaone4", {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 4}),
     "granite4": (
@@ -195,8 +202,8 @@ def random_model(name: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
             if name.endswith("correction_bias"):
                 tensor.copy_(0.2 * torch.randn_like(tensor))
             if name.endswith("proj_bias"):
-                # of experts, beyond the limits of some activations
-                tensor.copy_(4.0 * torch.randn_like(tensor))
+                # those of experts' gates reach beyond the limits of gpt-oss's activation
+                tensor.copy_((4.0 if "gate_up" in name else 0.2) * torch.randn_like(tensor))
     return model
 
 

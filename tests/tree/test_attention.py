@@ -31,6 +31,7 @@ specs = st.builds(
     scale=st.sampled_from([None, 0.5]),
     softcap=st.sampled_from([None, 2.0]),
     window=st.one_of(st.none(), st.integers(1, 12)),
+    sinks=st.sampled_from([None, tuple(0.7 * head - 2.0 for head in range(H))]),
 )
 
 
@@ -57,7 +58,9 @@ def attention_by_hand(
             score_S = k_SD @ q_BNHD[0, query, head].double() * (spec.scale or D**-0.5)
             if spec.softcap is not None:
                 score_S = spec.softcap * torch.tanh(score_S / spec.softcap)
-            weight_S = score_S.softmax(-1)
+            if spec.sinks is not None:
+                score_S = torch.cat((score_S, score_S.new_tensor([spec.sinks[head]])))
+            weight_S = score_S.softmax(-1)[: len(seen)]
             o_BNHD[0, query, head] = weight_S @ v_SD
     return o_BNHD
 

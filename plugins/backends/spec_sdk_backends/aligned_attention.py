@@ -105,14 +105,14 @@ def aligned_attention(
     A row's bits depend on its query, on the keys and values along its own path and on ``spans`` alone: not on whether
     they are committed, on other rows, nor on other requests. ``spans``: sizes other than :meth:`Spans.choose`'s. Waits
     for nothing. Raises :class:`~spec_sdk.errors.UserError` for a dtype or head dim without a kernel, ``ValueError`` for
-    scores that are capped and for trees of more than 32767 slots.
+    scores that are capped, for sinks and for trees of more than 32767 slots.
     """
     inputs = cache.inputs
     L, B, N, H, D = q_LBNHD.shape
     k_LSGCD, v_LSGCD = cache.layers(first, first + L)
     check_dtypes(q_LBNHD, k_LSGCD, v_LSGCD)
-    if spec.softcap is not None:
-        raise ValueError("attention in the order of positions has no form for capped scores")
+    if spec.softcap is not None or spec.sinks is not None:
+        raise ValueError("attention in the order of positions has no form for capped scores, nor for sinks")
     out_LBNHD = torch.empty((L, B, N, H, D), dtype=q_LBNHD.dtype, device=q_LBNHD.device)
     if not out_LBNHD.numel():
         return out_LBNHD

@@ -51,8 +51,8 @@ class DeterministicOps(TritonOps):
 
         Raises :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
         """
-        # a draft model's layers may cap their scores, and their bits are not asked for
-        if not cache.in_place or spec.softcap is not None:
+        # a draft model's layers may cap their scores, or have sinks, and their bits are not asked for
+        if not cache.in_place or spec.softcap is not None or spec.sinks is not None:
             return super().cached_attention(q_gBNHD, cache, first, spec)
         return aligned_attention(q_gBNHD, cache, first, spec, self._spans)
 
@@ -68,6 +68,8 @@ def bits_vary_of(executor: TorchExecutor, unfused_because: str) -> str | None:
         return f"the fused kernels do not run its blocks: {unfused_because}"
     if any(kind.attention.softcap is not None for kind in executor.decoder.kinds):
         return "its layers cap their scores"
+    if executor.decoder.config.attention_sinks:
+        return "its layers have attention sinks"
     return tried(executor) if executor.device.type == "cuda" else None
 
 

@@ -288,6 +288,7 @@ def _launch(
     lse_SLBNH = torch.empty((parts, L, B, N, H), dtype=torch.float32, device=q_LBNHD.device)
     key_start_BT, query_start_BN = starts or (key_end_BT, key_end_BT)
     key_position_BT, query_position_BN = positions or (key_end_BT, key_end_BT)
+    sinks_H = spec.sinks_H(q_LBNHD.device)
     prefix, own = 0, (key_end_BT,) * 4
     if isinstance(lengths, int):
         prefix = lengths
@@ -304,6 +305,7 @@ def _launch(
         query_position_BN,
         *own,
         key_end_BT if visible is None else visible.list_BXY,
+        key_end_BT if sinks_H is None else sinks_H,
         out_LBNHD,
         part_SLBNHD,
         lse_SLBNH,
@@ -332,6 +334,7 @@ def _launch(
         LISTED=visible is not None,
         WINDOWED=spec.window is not None,
         CAPPED=spec.softcap is not None,
+        SINKS=sinks_H is not None,
         **overlapped(q_LBNHD.device),
         BLOCK_M=tiling.rows,
         BLOCK_K=tiling.keys,

@@ -236,6 +236,7 @@ def tree_attention_kernel(
     write_at_ptr,
     live_ptr,
     list_ptr,
+    sink_ptr,
     out_ptr,
     part_ptr,
     lse_ptr,
@@ -276,6 +277,7 @@ def tree_attention_kernel(
     LISTED: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
     OVERLAPPED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -287,8 +289,9 @@ def tree_attention_kernel(
     N rows are no padding, and it has ``write_at[b] + live[b] - prefix[b]`` tree slots; padding gets 0. Otherwise all
     sequences have P, N and T, and the keys are in their order. One split writes ``out`` [L, B, N, H, D], several write
     ``part`` [splits, L, B, N, H, D] and ``lse`` (base 2) [splits, L, B, N, H], both float32. WINDOWED: keys ``window``
-    positions or more before a query are hidden from it; CAPPED: scores are (:func:`_attend`). LISTED: ``list`` is what
-    :func:`visible_blocks_kernel` wrote for the same rows and keys of a block, with the same ``most``.
+    positions or more before a query are hidden from it; CAPPED: scores are (:func:`_attend`). SINKS: a query head has a
+    key of score ``sink`` [H] and value 0. LISTED: ``list`` is what :func:`visible_blocks_kernel` wrote for the same
+    rows and keys of a block, with the same ``most``.
     """
     begin_the_next_launch(OVERLAPPED)
     if not CACHED:
@@ -352,6 +355,11 @@ def tree_attention_kernel(
     m_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l_M = tl.zeros([BLOCK_M], tl.float32)
     acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    if SINKS:
+        # of the first split: the others are combined with it
+        sink_M = tl.load(sink_ptr + head_M) * 1.4426950408889634
+        m_M = tl.where(split == 0, sink_M, m_M)
+        l_M = tl.where(split == 0, 1.0, l_M)
     for base in range(first_key + split * share, last_key, BLOCK_K):
         slot_K = base + tl.arange(0, BLOCK_K)
         exists_K = slot_K < prefix

@@ -150,8 +150,8 @@ class TritonOps(Ops):
     ) -> torch.Tensor:
         """As the reference's, in one launch for all requests and layers, and without waiting for the device.
 
-        Prompts' first chunks stay with torch, whose kernels are made for them, unless scores are capped or a window
-        reaches less far. Raises
+        Prompts' first chunks stay with torch, whose kernels are made for them, unless scores are capped, there are
+        sinks, or a window reaches less far. Raises
         :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
         """
         if not cache.in_place:
@@ -251,4 +251,4 @@ class TritonOps(Ops):
 
 def _is_torchs(spec: AttentionSpec, rows: int) -> bool:
     """Whether torch's causal kernel computes the attention of so many first tokens."""
-    return spec.softcap is None and (spec.window is None or rows <= spec.window)
+    return spec.softcap is None and spec.sinks is None and (spec.window is None or rows <= spec.window)
