@@ -21,10 +21,11 @@ from spec_sdk.model.float8_weights import Float8Weights, block_of
 from spec_sdk.model.gguf_parts import whole_name
 from spec_sdk.model.integer_layouts import integer_layout
 from spec_sdk.model.integer_weights import IntegerWeights
+from spec_sdk.model.mxfp4_weights import Mxfp4Weights, is_mxfp4
 from spec_sdk.model.own_head import with_own_head
 from spec_sdk.model.packed_weights import WeightStore
 from spec_sdk.model.quantization_config import quantization_of
-from spec_sdk.model.safetensors_reader import open_directory
+from spec_sdk.model.safetensors_reader import TensorFiles, open_directory
 from spec_sdk.model.source_directory import PICKLES, locate
 from spec_sdk.model.source_gguf import converted_gguf
 from spec_sdk.model.source_wheel import (
@@ -64,7 +65,9 @@ class Checkpoint:
             raise UserError(f"{directory}: has no config.json")
         values = read_json_object(path)
         quantization = quantization_of(text_settings(values))
-        files = Float8Weights(open_directory(directory), block_of(quantization))
+        files: TensorFiles = Float8Weights(open_directory(directory), block_of(quantization))
+        if is_mxfp4(quantization):
+            files = Mxfp4Weights(files)
         store = StoredMatrices(IntegerWeights(files, integer_layout(quantization)))
         check_counts(values, store.shapes, str(path))
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spec_sdk.model.gguf_fields import LEVELS, fields, halves, scales_and_mins, sixteen_scales
+from spec_sdk.model.gguf_fields import NOT_LINEAR, fields, halves, scales_and_mins, sixteen_scales
+from spec_sdk.model.mxfp4 import FLOAT4, half_of_powers
 from spec_sdk.ops.quantized import GROUP, middle_of, packed_codes
 
 Bytes = npt.NDArray[np.uint8]
@@ -28,7 +29,8 @@ Of = Callable[[Bytes], npt.NDArray[np.generic]]
 class BlockLayout:
     """``bits``: of the codes that a block's become in a :class:`~spec_sdk.ops.quantized.QuantizedMatrix`. ``size``: its
     bytes. ``codes``: its codes [R, B, …], as such a matrix has them. ``scales`` [R, B, S]; ``offsets``: the same, if
-    there are any. ``stored``: whether both are in the block just so.
+    there are any. ``stored``: whether both are in the block just so. ``levels``: what codes
+    stand for, if not for themselves.
     """
 
     bits: int
@@ -37,6 +39,7 @@ class BlockLayout:
     scales: Of
     offsets: Of | None = None
     stored: bool = False
+    levels: tuple[int, ...] | None = None
 
 
 def codes_of(stored: Bytes, kind: str) -> Bytes:
@@ -102,6 +105,11 @@ def _iq4_xs_scales(blocks: Bytes) -> Numbers:
     return _wide(blocks, 0) * (lower + 16 * upper - 32)
 
 
+def _mxfp4_scales(blocks: Bytes) -> Numbers:
+    # levels are twice the numbers
+    return half_of_powers(blocks[..., :1])
+
+
 def _wide(blocks: Bytes, at: int) -> Numbers:
     return halves(blocks, at).astype(np.float32)
 
@@ -135,7 +143,8 @@ LAYOUTS = {
     "Q4_K": BlockLayout(4, 144, lambda b: _packed(4, fields(b[..., 16:], 4, 32)), _q4_k_scales, _q4_k_offsets),
     "Q5_K": BlockLayout(5, 176, _q5_k_codes, _q4_k_scales, _q4_k_offsets),
     "Q6_K": BlockLayout(6, 210, _q6_k_codes, lambda b: _wide(b, 208) * b[..., 192:208].view(np.int8)),
-    "IQ4_NL": BlockLayout(8, 18, lambda b: LEVELS[fields(b[..., 2:], 4, 16)], _first, stored=True),
-    "IQ4_XS": BlockLayout(8, 136, lambda b: LEVELS[fields(b[..., 8:], 4, 16)], _iq4_xs_scales),
+    "IQ4_NL": BlockLayout(4, 18, lambda b: b[..., 2:], _first, stored=True, levels=NOT_LINEAR),
+    "IQ4_XS": BlockLayout(4, 136, lambda b: b[..., 8:], _iq4_xs_scales, levels=NOT_LINEAR),
+    "MXFP4": BlockLayout(4, 17, lambda b: b[..., 1:], _mxfp4_scales, levels=FLOAT4),
 }
 """By ggml's name of the quantisation."""

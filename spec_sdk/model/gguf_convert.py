@@ -24,7 +24,7 @@ from spec_sdk.model.safetensors_writer import write_safetensors
 from spec_sdk.model.source_progress import byte_progress
 from spec_sdk.model.weight_table import WeightTable
 
-CONVERTER_VERSION = 6
+CONVERTER_VERSION = 7
 """Part of what a converted directory was made from: raise it when the same GGUF would be converted differently."""
 
 _ROOM_FOR_REST = 50_000_000

@@ -11,7 +11,7 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 Small = npt.NDArray[np.int8]
 
-LEVELS: Small = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+NOT_LINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """What the codes of IQ4_NL and IQ4_XS stand for (ggml's kvalues_iq4nl)."""
 
 

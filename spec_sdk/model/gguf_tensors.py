@@ -14,7 +14,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.gguf_blocks import LAYOUTS, codes_of, offsets_of, scales_of
 from spec_sdk.model.gguf_reader import GGUFFile, GGUFTensor
 from spec_sdk.model.safetensors_writer import TensorPlan
-from spec_sdk.model.stored_matrices import CODES, OFFSET, SCALE
+from spec_sdk.model.stored_matrices import CODES, LEVELS, OFFSET, SCALE
 from spec_sdk.ops.quantized import GROUP, scales_of_group
 
 _HALF_TYPES = {"F16": "F16", "BF16": "BF16"}
@@ -62,6 +62,9 @@ class GGUFWeights:
                 yield codes_of(stored, kind).tobytes()
             elif part == SCALE:
                 yield scales_of(stored, kind).tobytes()
+            elif part == LEVELS:
+                yield np.array(LAYOUTS[kind].levels, np.int8).tobytes()
+                return
             elif part == OFFSET:
                 offsets = offsets_of(stored, kind)
                 assert offsets is not None
@@ -82,7 +85,8 @@ class GGUFWeights:
         layout, (rows, columns) = LAYOUTS[kind], shape
         codes = TensorPlan("I8" if layout.bits == 8 else "U8", (rows, columns * layout.bits // 8))
         scale = TensorPlan("F16", (rows, columns // GROUP * scales_of_group(layout.bits)))
-        return {CODES: codes, SCALE: scale} | ({} if layout.offsets is None else {OFFSET: scale})
+        levels = {} if layout.levels is None else {LEVELS: TensorPlan("I8", (len(layout.levels),))}
+        return {CODES: codes, SCALE: scale} | ({} if layout.offsets is None else {OFFSET: scale}) | levels
 
     def _keeps_bits(self, name: str) -> bool:
         row = self._table.entry(name).row

@@ -10,6 +10,7 @@ from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.float8_weights import is_float8
 from spec_sdk.model.integer_layouts import integer_layout
+from spec_sdk.model.mxfp4_weights import is_mxfp4
 from spec_sdk.model.quantization_config import quantization_of
 from spec_sdk.model.rope_fields import read_rope, rotated_dims
 from spec_sdk.model.weight_table import (
@@ -297,13 +298,13 @@ def _refuse_unsupported(fields: Fields, computes: Collection[str]) -> None:
     if activation not in ("silu", "swish") and "hidden_act" not in computes:
         raise UserError(f"{fields.where}: unsupported hidden_act '{activation}', only 'silu' is supported")
     quantization = quantization_of(fields.values)
-    readable = is_float8(quantization) or integer_layout(quantization) is not None
+    readable = is_float8(quantization) or is_mxfp4(quantization) or integer_layout(quantization) is not None
     if fields.get("quantization_config") is not None and not readable:
         method = quantization.get("quant_method")
         named = f"quantization_config, {method}" if method else "quantization_config"
         raise UserError(
-            f"{fields.where}: the weights are quantized ({named}) in a form that is not read; "
-            "use the unquantized checkpoint, one in FP8, 4 or 8 bits of GPTQ, AWQ or compressed-tensors, or a GGUF file"
+            f"{fields.where}: the weights are quantized ({named}) in a form that is not read; use the unquantized "
+            "checkpoint, one in FP8, MXFP4, 4 or 8 bits of GPTQ, AWQ or compressed-tensors, or a GGUF file"
         )
     for key, feature in _NOT_COMPUTED.items():
         if key not in computes and fields.get(key) not in (None, False, 0, []):

@@ -1,12 +1,14 @@
 """Matrices that a checkpoint stores in few bits: codes, scales and offsets, each a tensor of its own.
 
 The matrix ``NAME`` lies in ``NAME.codes`` (int8 or uint8), ``NAME.scale`` and ``NAME.offset`` (float16, the latter not
-for all), which together are a :class:`~spec_sdk.ops.quantized.QuantizedMatrix`. GGUF files are converted to that.
+for all), maybe beside ``NAME.levels`` (int8), which together are a :class:`~spec_sdk.ops.quantized.QuantizedMatrix`.
+GGUF files are converted to that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -14,7 +16,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.safetensors_reader import TensorFiles
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix, bits_of, bytes_of_group, scales_of_group
 
-CODES, SCALE, OFFSET = ".codes", ".scale", ".offset"
+CODES, SCALE, OFFSET, LEVELS = ".codes", ".scale", ".offset", ".levels"
 DTYPES = {"I8": True, "U8": False}
 """Whether codes have a sign, by their safetensors dtype."""
 
@@ -30,10 +32,13 @@ class StoredMatrices:
         self.where = store.where
         shapes = dict(store.shapes)
         self._parts: dict[str, list[str]] = {}
+        self._levels: dict[str, tuple[int, ...]] = {}
         for name in [name.removesuffix(CODES) for name in shapes if name.endswith(CODES)]:
             if name in shapes:
                 raise UserError(f"{self.where}: tensor '{name}' is stored twice, once in few bits")
             shapes[name] = self._shape(name, shapes)
+            if shapes.pop(name + LEVELS, None) is not None:
+                self._levels[name] = tuple(store.tensor(name + LEVELS).tolist())
             self._parts[name] = [name + part for part in (CODES, SCALE, OFFSET) if shapes.pop(name + part, None)]
         self.shapes: Mapping[str, tuple[int, ...]] = shapes
 
@@ -49,7 +54,7 @@ class StoredMatrices:
         """
         if name not in self._parts:
             return self._store.part(name, rows, columns)
-        part_RI = QuantizedMatrix(*(self._store.part(part, rows) for part in self._parts[name])).dequantized(
+        part_RI = self._matrix(name, [self._store.part(part, rows) for part in self._parts[name]]).dequantized(
             torch.float32
         )
         return part_RI if columns is None else part_RI[:, columns.start : columns.stop]
@@ -67,17 +72,20 @@ class StoredMatrices:
                 inputs = self.shapes[name][1]
                 some = range(columns.start * width // inputs, columns.stop * width // inputs)
             parts.append(self._store.part(part, rows, some))
-        return QuantizedMatrix(*parts)
+        return self._matrix(name, parts)
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """The matrix as stored, memory-mapped; None for one that is stored in floating point."""
         if name not in self._parts:
             return None
-        return QuantizedMatrix(*(self._store.tensor(part) for part in self._parts[name]))
+        return self._matrix(name, [self._store.tensor(part) for part in self._parts[name]])
 
     def check_floating(self, names: Iterable[str]) -> None:
         """Raise UserError if one of ``names`` is stored as neither ordinary floating point nor a matrix in few bits."""
         self._store.check_floating(name for name in names if name not in self._parts)
+
+    def _matrix(self, name: str, parts: Sequence[torch.Tensor]) -> QuantizedMatrix:
+        return dataclasses.replace(QuantizedMatrix(*parts), levels=self._levels.get(name))
 
     def _shape(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
         signed = DTYPES.get(self._store.dtype(name + CODES))
@@ -90,6 +98,10 @@ class StoredMatrices:
         if codes[1] % bytes_of_group(bits):
             raise UserError(f"{self.where}: '{name}{CODES}' holds no whole groups of {GROUP} codes")
         rows, groups = codes[0], codes[1] // bytes_of_group(bits)
+        if name + LEVELS in shapes:
+            right = shapes[name + LEVELS] == (16,) and self._store.dtype(name + LEVELS) == "I8"
+            if not right or bits != 4 or name + OFFSET in shapes:
+                raise UserError(f"{self.where}: '{name}{LEVELS}' does not fit the codes of '{name}'")
         for part in (SCALE, OFFSET):
             there = shapes.get(name + part)
             if there is None and part == OFFSET:

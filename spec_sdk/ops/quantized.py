@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -75,6 +75,7 @@ class QuantizedWeights(ABC):
 @dataclass(frozen=True, eq=False)
 class QuantizedMatrix(QuantizedWeights):
     """Weights [O, I] = scale · code + offset, both of each group of 32 inputs; of 16 where codes have 6 bits.
+    Or scale · level, where codes of 4 bits stand for ``levels``, 16 whole numbers of 8 bits, as in IQ4_NL and MXFP4.
 
     ``codes_OC``: int8 [O, I] of 8 bits, or uint8 [O, b / 8 I] of fewer, b. Those are stored as 0 … 2^b - 1, which is
     what they mean beside offsets; without, they mean half of 2^b less. Of 4 bits, byte j of a group's 16 holds code j
@@ -82,13 +83,14 @@ class QuantizedMatrix(QuantizedWeights):
     the upper bits of 5 are those of 4 bytes, one after the other; the upper 2 of 6 bits are in 8 bytes, of which number
     j holds those of codes j, j + 8, j + 16 and j + 24, the first in its lowest bits.
 
-    ``scale_OG``: float16 [O, S], S = I / 32, or I / 16 of 6 bits. ``offset_OG``: the same, or None for none. Raises
-    ValueError for parts that do not fit each other.
+    ``scale_OG``: float16 [O, S], S = I / 32, or I / 16 of 6 bits. ``offset_OG``: the same, or None for none, as
+    beside levels. Raises ValueError for parts that do not fit each other.
     """
 
     codes_OC: torch.Tensor
     scale_OG: torch.Tensor
     offset_OG: torch.Tensor | None = None
+    levels: tuple[int, ...] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.codes_OC.dtype not in (torch.int8, torch.uint8):
@@ -102,6 +104,8 @@ class QuantizedMatrix(QuantizedWeights):
                 raise ValueError(f"scales {tuple(part.shape)} {part.dtype} do not fit codes {expected}")
         if inputs % GROUP:
             raise ValueError(f"{inputs} inputs are not whole groups of {GROUP}")
+        if self.levels is not None and (bits != 4 or self.offset_OG is not None or not are_levels(self.levels)):
+            raise ValueError(f"codes of {bits} bits do not stand for levels {self.levels}")
 
     @property
     def bits(self) -> int:
@@ -123,7 +127,7 @@ class QuantizedMatrix(QuantizedWeights):
 
     @property
     def nbytes(self) -> int:
-        return sum(part.numel() * part.element_size() for part in self._parts())
+        return sum(part.numel() * part.element_size() for part in self.parts())
 
     def dequantized(self, dtype: torch.dtype, rows: slice | torch.Tensor | None = None) -> torch.Tensor:
         if rows is not None:
@@ -161,6 +165,8 @@ class QuantizedMatrix(QuantizedWeights):
         """One below the other, in as many bits as the widest of them has; None where no form holds all of them exactly:
         codes of 6 beside codes of 8 bits, unlike inputs, and scales that are too large to be offsets.
         """
+        if len({matrix.levels for matrix in matrices}) > 1:
+            matrices = [matrix.without_levels() for matrix in matrices]
         bits = max(matrix.bits for matrix in matrices)
         if len({matrix.inputs for matrix in matrices}) > 1 or bits == 8 and any(m.bits == 6 for m in matrices):
             return None
@@ -173,8 +179,8 @@ class QuantizedMatrix(QuantizedWeights):
     @staticmethod
     def stacked(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
         """One below the other, of matrices of one form."""
-        parts = zip(*(matrix._parts() for matrix in matrices), strict=True)
-        return QuantizedMatrix(*(torch.cat(part) for part in parts))
+        parts = zip(*(matrix.parts() for matrix in matrices), strict=True)
+        return replace(QuantizedMatrix(*(torch.cat(part) for part in parts)), levels=matrices[0].levels)
 
     def centred(self) -> QuantizedMatrix:
         """The same without offsets, if these only take off what codes are stored with added."""
@@ -182,6 +188,15 @@ class QuantizedMatrix(QuantizedWeights):
             return self
         taken_off = torch.equal(self.offset_OG, self.scale_OG * -middle_of(self.bits))
         return QuantizedMatrix(self.codes_OC, self.scale_OG) if taken_off else self
+
+    def without_levels(self) -> QuantizedMatrix:
+        """The same weights by codes that stand for themselves: of 5 bits, or of 8 where levels are too far apart."""
+        if self.levels is None:
+            return self
+        middle = middle_of(5)
+        bits = 5 if -middle <= min(self.levels) and max(self.levels) < middle else 8
+        codes_OGK = self.codes().add_(middle_of(bits)).to(torch.int8)
+        return QuantizedMatrix(packed_codes(codes_OGK, bits), self.scale_OG)
 
     def _in(self, bits: int, offsets: bool) -> QuantizedMatrix:
         """The same weights in more bits, of a matrix in 4 or 5, or in as many; maybe with ``offsets``."""
@@ -200,14 +215,15 @@ class QuantizedMatrix(QuantizedWeights):
         factors = [part.repeat_interleave(each, 1) for part in (self.scale_OG, added) if part is not None]
         return QuantizedMatrix(packed_codes(codes_OGK.to(torch.int8), bits), *factors[: 1 + offsets])
 
-    def _parts(self) -> tuple[torch.Tensor, ...]:
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """Codes and scales, and offsets if there are any."""
         return (self.codes_OC, self.scale_OG, *(() if self.offset_OG is None else (self.offset_OG,)))
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> QuantizedMatrix:
-        return QuantizedMatrix(*(change(part) for part in self._parts()))
+        return replace(QuantizedMatrix(*(change(part) for part in self.parts())), levels=self.levels)
 
     def codes(self) -> torch.Tensor:
-        """The codes [O, G, K] as new float32."""
+        """The codes [O, G, K], or the levels that they stand for, as new float32."""
         groups_OGC = self.codes_OC.view(self.outputs, -1, bytes_of_group(self.bits))
         if self.bits == 8:
             return groups_OGC.to(torch.float32, copy=True)
@@ -220,7 +236,14 @@ class QuantizedMatrix(QuantizedWeights):
             codes_OGK += torch.stack([upper_OGC >> bit & 1 for bit in range(8)], 3).flatten(2) * 16.0
         if self.bits == 6:
             codes_OGK += torch.cat([upper_OGC >> 2 * field & 3 for field in range(4)], 2) * 16.0
+        if self.levels is not None:
+            return torch.tensor(self.levels, dtype=torch.float32, device=self.device)[codes_OGK.long()]
         return codes_OGK if self.offset_OG is not None else codes_OGK.sub_(middle_of(self.bits))
+
+
+def are_levels(levels: Sequence[int]) -> bool:
+    """Whether codes of 4 bits can stand for them."""
+    return len(levels) == 16 and all(-128 <= level < 128 for level in levels)
 
 
 def bits_of(signed: bool, bytes_of_row: int, scales_of_row: int) -> int | None:
@@ -239,8 +262,8 @@ def packed_codes(codes_OGK: torch.Tensor, bits: int) -> torch.Tensor:
     if bits == 4:
         return lower_OGH.flatten(1)
     # neighbours share a byte, or every eighth code
-    fields = [upper_OGK[..., bit::8] for bit in range(8)] if bits == 5 else upper_OGK.chunk(4, 2)
-    upper_OGC = torch.zeros_like(fields[0])
-    for number, field in enumerate(fields):
-        upper_OGC |= field << number * (bits - 4)
+    parts = [upper_OGK[..., bit::8] for bit in range(8)] if bits == 5 else upper_OGK.chunk(4, 2)
+    upper_OGC = torch.zeros_like(parts[0])
+    for number, part in enumerate(parts):
+        upper_OGC |= part << number * (bits - 4)
     return torch.cat([lower_OGH, upper_OGC], 2).flatten(1)

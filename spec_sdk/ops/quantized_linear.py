@@ -57,7 +57,9 @@ class QuantizedProjection(Projection):
             x = rounded_rows(x)
         if torch.compiler.is_compiling() and isinstance(m, QuantizedMatrix):
             # a compiler must not look into it: it would unroll the loop over rows of weights
-            y: torch.Tensor = torch.ops.spec_sdk.quantized_linear(x, m.codes_OC, m.scale_OG, m.offset_OG, self.bias_O)
+            y: torch.Tensor = torch.ops.spec_sdk.quantized_linear(
+                x, m.codes_OC, m.scale_OG, m.offset_OG, self.bias_O, m.levels
+            )
             return y
         return expanded_linear(x, m, self.bias_O)
 
@@ -80,8 +82,10 @@ def _quantized_linear(
     scale_OG: torch.Tensor,
     offset_OG: torch.Tensor | None,
     bias_O: torch.Tensor | None,
+    levels: list[int] | None,
 ) -> torch.Tensor:
-    return expanded_linear(x, QuantizedMatrix(codes_OC, scale_OG, offset_OG), bias_O)
+    matrix = QuantizedMatrix(codes_OC, scale_OG, offset_OG, levels=None if levels is None else tuple(levels))
+    return expanded_linear(x, matrix, bias_O)
 
 
 def _quantized_linear_shape(x: torch.Tensor, codes_OC: torch.Tensor, *others: Any) -> torch.Tensor:
@@ -89,6 +93,8 @@ def _quantized_linear_shape(x: torch.Tensor, codes_OC: torch.Tensor, *others: An
 
 
 _OPERATIONS: Any = torch.library.Library("spec_sdk", "DEF")  # type: ignore[no-untyped-call]
-_OPERATIONS.define("quantized_linear(Tensor x, Tensor codes, Tensor scale, Tensor? offset, Tensor? bias) -> Tensor")
+_OPERATIONS.define(
+    "quantized_linear(Tensor x, Tensor codes, Tensor scale, Tensor? offset, Tensor? bias, int[]? levels) -> Tensor"
+)
 _OPERATIONS.impl("quantized_linear", _quantized_linear, "CompositeExplicitAutograd")
 torch.library.register_fake("spec_sdk::quantized_linear", _quantized_linear_shape, lib=_OPERATIONS)

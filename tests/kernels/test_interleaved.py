@@ -88,7 +88,7 @@ def test_no_weight_is_lost(bits: int, offsets: bool, device: torch.device, monke
         expected = matrix(bits, offsets, outputs, inputs, device)
         found = InterleavedWeights.of(expected)
         assert (found.bits, found.outputs, found.inputs, found.device.type) == (bits, outputs, inputs, device.type)
-        for one, other in zip(found.plain()._parts(), expected._parts(), strict=True):
+        for one, other in zip(found.plain().parts(), expected.parts(), strict=True):
             assert torch.equal(one, other)
         for dtype in (torch.float32, torch.float16, *((torch.bfloat16,) if ON_GPU else ())):
             weight_OI = expected.dequantized(dtype)

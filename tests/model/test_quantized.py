@@ -47,6 +47,7 @@ def matrix_of(blocks: np.ndarray, kind: str) -> QuantizedMatrix:
         codes.view(torch.int8) if LAYOUTS[kind].bits == 8 else codes,
         scale,
         None if offsets is None else torch.from_numpy(offsets),
+        levels=LAYOUTS[kind].levels,
     )
 
 

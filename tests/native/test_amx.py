@@ -27,7 +27,7 @@ from spec_sdk_backends.native import library as kernels
 from spec_sdk_backends.native.library import AMX, library, use_amx, uses_amx
 from spec_sdk_backends.native.products import NativeProjection, multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
-from tests.native.test_products import DTYPES, close, quantized, random, sizes
+from tests.native.test_products import BY_LEVELS, DTYPES, close, quantized, random, sizes
 from tests.native.test_rounded_rows import exactly_rounded
 
 MOST = 70
@@ -61,7 +61,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 8, BY_LEVELS])
 @pytest.mark.parametrize("offsets", [False, True])
 # one group, odd numbers of groups, more groups than are unpacked at once, and outputs that are not whole blocks
 @pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64), (37, 544), (16, 1088), (20, 2080)], ids=str)

@@ -14,12 +14,11 @@ import torch
 
 from spec_sdk.model.compiler import processor
 from spec_sdk.ops import PLAIN
-from spec_sdk.ops.quantized import BITS
 from spec_sdk_backends.native import attention, library, products, side_by_side
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.side_by_side import SideBySide
 from tests.native.test_attention import BATCHES, KEPT, PATHS, SPECS, Kept, compare_with_float64, compare_with_paths
-from tests.native.test_products import DTYPES, quantized, random, sizes
+from tests.native.test_products import DTYPES, FORMS, quantized, random, sizes
 from tests.native.test_rounded_rows import exactly_rounded
 
 PROCESSORS = {"haswell": "avx2", "skylake-avx512": "avx512dq"}
@@ -48,7 +47,7 @@ def _kernels_for_others(request: pytest.FixtureRequest, tmp_path_factory: pytest
 
 @pytest.mark.usefixtures("_kernels_for_others")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", FORMS)
 def test_quantized(bits: int, dtype: torch.dtype) -> None:
     matrix, x_NI = quantized(37, 96, bits, True), random(9, 96).to(dtype)
     held = SideBySide.of(matrix)
@@ -65,7 +64,7 @@ def test_quantized(bits: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("_kernels_for_others")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", FORMS)
 def test_rounded_rows(bits: int, dtype: torch.dtype) -> None:
     matrix, x_NI = quantized(37, 96, bits, True), random(9, 96).to(dtype)
     held = SideBySide.of(matrix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -48,7 +49,17 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
+BY_LEVELS = 0
+"""For bits: 4, whose codes stand for levels."""
+FORMS = [*BITS, BY_LEVELS]
+
+
 def quantized(outputs: int, inputs: int, bits: int, offsets: bool = True) -> QuantizedMatrix:
+    """Random numbers; by levels there are no ``offsets``."""
+    if bits == BY_LEVELS:
+        levels = torch.randint(-128, 128, (16,), generator=RNG)
+        levels[:2] = torch.tensor([-128, 127])
+        return dataclasses.replace(quantized(outputs, inputs, 4, False), levels=tuple(levels.tolist()))
     scales = inputs // (16 if bits == 6 else 32)
     offset_OS = random(outputs, scales).half() * 8 if offsets else None
     if bits < 8:
@@ -92,7 +103,7 @@ def test_dense(shape: tuple[int, int], biased: bool, dtype: torch.dtype, threads
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", FORMS)
 @pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64), (37, 544)], ids=str)
 def test_quantized(shape: tuple[int, int], bits: int, offsets: bool, dtype: torch.dtype, threads: int) -> None:
@@ -128,13 +139,15 @@ def test_wide_passes_multiply_with_expanded_weights(bits: int, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", FORMS)
 @pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64)], ids=str)
 def test_side_by_side_is_the_same_matrix(shape: tuple[int, int], bits: int, offsets: bool) -> None:
     matrix = quantized(*shape, bits, offsets)
     held = SideBySide.of(matrix)
-    assert (held.bits, held.outputs, held.inputs, held.offsets) == (bits, *shape, offsets)
+    told = (held.bits, held.outputs, held.inputs, held.offsets)
+    assert told == (matrix.bits, *shape, matrix.offset_OG is not None)
     plain = held.plain()
+    assert plain.levels == matrix.levels
     assert torch.equal(plain.codes_OC, matrix.codes_OC) and torch.equal(plain.scale_OG, matrix.scale_OG)
     assert plain.offset_OG is None or (matrix.offset_OG is not None and torch.equal(plain.offset_OG, matrix.offset_OG))
     some = torch.tensor([shape[0] - 1, 0, 0, shape[0] // 2])
@@ -263,7 +276,7 @@ def test_shapes_and_layouts() -> None:
     assert projection(x[:0, :, :40]).shape == (0, 3, 21)
 
 
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", FORMS)
 def test_other_dtypes_are_torchs(bits: int) -> None:
     matrix = quantized(20, 64, bits)
     x = random(3, 64).half()

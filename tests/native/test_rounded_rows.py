@@ -23,7 +23,7 @@ from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from tests.native.test_deterministic import Checkpoint
-from tests.native.test_products import DTYPES, ROUNDING, ROWS, quantized, random, sizes
+from tests.native.test_products import DTYPES, FORMS, ROUNDING, ROWS, quantized, random, sizes
 from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
 
 NEW_TOKENS = 32
@@ -58,7 +58,7 @@ def test_the_definition() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", FORMS)
 @pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64), (37, 544)], ids=str)
 def test_a_product_is_that_of_the_rounded_rows(
@@ -93,7 +93,7 @@ def test_wide_passes_round_too(bits: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", FORMS)
 def test_what_is_not_finite_is_not_hidden(bits: int, wrong: float, dtype: torch.dtype) -> None:
     projection = NativeQuantizedProjection(quantized(20, 96, bits), rounds=True)
     x_NI = random(3, 96).to(dtype)

@@ -66,6 +66,7 @@ class FixedTileQuantizedProjection(QuantizedProjection):
     quantized: QuantizedMatrix
 
     def __init__(self, matrix: QuantizedMatrix, bias_O: torch.Tensor | None = None) -> None:
+        matrix = matrix.without_levels()
         offset_OG = None if matrix.offset_OG is None else matrix.offset_OG.contiguous()
         in_place = QuantizedMatrix(aligned(matrix.codes_OC), matrix.scale_OG.contiguous(), offset_OG)
         super().__init__(in_place, None if bias_O is None else bias_O.contiguous())

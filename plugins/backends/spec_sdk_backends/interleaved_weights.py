@@ -79,6 +79,7 @@ class InterleavedWeights(QuantizedWeights):
     @staticmethod
     def of(matrix: QuantizedMatrix) -> InterleavedWeights:
         """The same weights, where ``matrix`` lies. Without it, one may forget the matrix."""
+        matrix = matrix.without_levels()
         form, shape = Interleaving(matrix.bits), (matrix.outputs, matrix.inputs)
         blocks, offsets = form.blocks(matrix.inputs), matrix.offset_OG is not None
         made = InterleavedWeights(

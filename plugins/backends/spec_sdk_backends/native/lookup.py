@@ -10,7 +10,7 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk_backends.native.products import NativeProjection
-from spec_sdk_backends.native.side_by_side import SideBySide
+from spec_sdk_backends.native.side_by_side import SideBySide, tensor_of
 from spec_sdk_backends.native.structures import Lookup, Matrix
 
 
@@ -37,7 +37,8 @@ def lookup_of(embedding: Embedding) -> Lookup | None:
     if not all(part is None or (isinstance(part, torch.Tensor) and part.is_contiguous()) for part in parts):
         return None
     if isinstance(held, QuantizedMatrix):
-        return Lookup(Matrix(), None, *(None if part is None else part.data_ptr() for part in parts), held.bits, 1.0)
+        places = (None if part is None else part.data_ptr() for part in (*parts, tensor_of(held.levels)))
+        return Lookup(Matrix(), None, *places, held.bits, 1.0)
     return Lookup(Matrix(), held.data_ptr(), factor=1.0)
 
 

@@ -21,10 +21,15 @@ from spec_sdk_backends.native.structures import Matrix, is_stand_in
 
 
 def native_quantized_linear(
-    x: torch.Tensor, records_PGC: torch.Tensor, outputs: int, bias_O: torch.Tensor | None, rounds: bool
+    x: torch.Tensor,
+    records_PGC: torch.Tensor,
+    outputs: int,
+    bias_O: torch.Tensor | None,
+    rounds: bool,
+    levels: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """x [..., I] times quantised weights: [..., O]. ``rounds``: x is rounded to 8 bits first."""
-    return multiply(SideBySide(records_PGC, outputs).matrix(bias_O, rounds), x)
+    return multiply(SideBySide(records_PGC, outputs, levels).matrix(bias_O, rounds), x)
 
 
 def _shape(x: torch.Tensor, records_PGC: torch.Tensor, outputs: int, *others: Any) -> torch.Tensor:
@@ -33,7 +38,8 @@ def _shape(x: torch.Tensor, records_PGC: torch.Tensor, outputs: int, *others: An
 
 _OPERATIONS: Any = torch.library.Library("spec_sdk_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
 _OPERATIONS.define(
-    "native_quantized_linear(Tensor x, Tensor records, int outputs, Tensor? bias, bool rounds) -> Tensor"
+    "native_quantized_linear"
+    "(Tensor x, Tensor records, int outputs, Tensor? bias, bool rounds, Tensor? levels) -> Tensor"
 )
 _OPERATIONS.impl("native_quantized_linear", native_quantized_linear, "CompositeExplicitAutograd")
 torch.library.register_fake("spec_sdk_backends::native_quantized_linear", _shape, lib=_OPERATIONS)
@@ -56,6 +62,6 @@ class NativeQuantizedProjection(QuantizedProjection):
         held = self.quantized
         if is_stand_in(held.records_PGC):
             operation = torch.ops.spec_sdk_backends.native_quantized_linear
-            y: torch.Tensor = operation(x, held.records_PGC, held.outputs, self.bias_O, self.rounds)
+            y: torch.Tensor = operation(x, held.records_PGC, held.outputs, self.bias_O, self.rounds, held.levels)
             return y
         return multiply(self.matrix, x) if is_narrow(x, held.bits, self.rounds) else super().__call__(x)

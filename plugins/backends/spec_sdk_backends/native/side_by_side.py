@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -33,10 +33,14 @@ BESIDE = 16
 
 @dataclass(frozen=True, eq=False)
 class SideBySide(QuantizedWeights):
-    """A :class:`QuantizedMatrix` in the layout of the native kernels: ``records_PGC``, uint8, of so many outputs."""
+    """A :class:`QuantizedMatrix` in the layout of the native kernels: ``records_PGC``, uint8, of so many outputs.
+
+    ``levels``: int8 [16], what codes stand for; None for themselves.
+    """
 
     records_PGC: torch.Tensor
     _outputs: int
+    levels: torch.Tensor | None = None
 
     @classmethod
     def of(cls, matrix: QuantizedMatrix) -> Self:
@@ -58,7 +62,7 @@ class SideBySide(QuantizedWeights):
             records_PGC.data_ptr(),
             torch.get_num_threads(),
         )
-        return cls(records_PGC, matrix.outputs)
+        return cls(records_PGC, matrix.outputs, tensor_of(matrix.levels))
 
     @functools.cached_property
     def bits(self) -> int:
@@ -91,7 +95,9 @@ class SideBySide(QuantizedWeights):
 
     def matrix(self, bias_O: torch.Tensor | None, rounds: bool = False) -> Matrix:
         """For a kernel, as long as both live. ``rounds``: the kernel rounds rows to 8 bits."""
-        return Matrix.quantized(self.records_PGC, self.bits, self.offsets, self.outputs, self.inputs, bias_O, rounds)
+        return Matrix.quantized(
+            self.records_PGC, self.bits, self.offsets, self.outputs, self.inputs, bias_O, rounds, self.levels
+        )
 
     @functools.cached_property
     def _matrix(self) -> Matrix:
@@ -127,9 +133,16 @@ class SideBySide(QuantizedWeights):
         codes, scale, *offset = self.records_PGC.tensor_split(ends, 2)
         dwords_OGC = _by_output(codes, 4)[: self.outputs]
         factors = [_by_output(part, 2)[: self.outputs].contiguous() for part in (scale, *offset) if part.numel()]
-        return QuantizedMatrix(
+        matrix = QuantizedMatrix(
             _codes(dwords_OGC, self.bits), *(factor.view(torch.float16).flatten(1) for factor in factors)
         )
+        return matrix if self.levels is None else replace(matrix, levels=tuple(self.levels.tolist()))
+
+
+@functools.cache
+def tensor_of(levels: tuple[int, ...] | None) -> torch.Tensor | None:
+    """Levels for the kernels, kept as long as the process lives: there are few kinds."""
+    return None if levels is None else torch.tensor(levels, dtype=torch.int8)
 
 
 def _record_bytes(bits: int, offsets: bool) -> int:

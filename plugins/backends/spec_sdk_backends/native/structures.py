@@ -55,6 +55,7 @@ class Matrix(ctypes.Structure):
         ("inputs", _WHOLE),
         ("weights", _POINTER),
         ("bias", _POINTER),
+        ("levels", _POINTER),
     ]
 
     @classmethod
@@ -72,9 +73,12 @@ class Matrix(ctypes.Structure):
         inputs: int,
         bias_O: torch.Tensor | None,
         rounds: bool = False,
+        levels: torch.Tensor | None = None,
     ) -> Self:
-        """``rounds``: rows are rounded to 8 bits before they are multiplied."""
-        return cls(bits, offsets, rounds, outputs, inputs, records.data_ptr(), _place(bias_O))
+        """``rounds``: rows are rounded to 8 bits before they are multiplied. ``levels``: int8 [16], what codes of 4
+        bits stand for.
+        """
+        return cls(bits, offsets, rounds, outputs, inputs, records.data_ptr(), _place(bias_O), _place(levels))
 
 
 class Pass(ctypes.Structure):
@@ -232,7 +236,7 @@ class Shape(ctypes.Structure):
 class Lookup(ctypes.Structure):
     _fields_ = [
         ("matrix", Matrix),
-        *((name, _POINTER) for name in ("rows", "codes", "scale", "offset")),
+        *((name, _POINTER) for name in ("rows", "codes", "scale", "offset", "levels")),
         ("bits", _WHOLE),
         ("factor", ctypes.c_double),
     ]

@@ -114,7 +114,7 @@ void spec_lay_in_panels(const void* from, int64_t count, int64_t outputs, int64_
 // Codes of ``bits`` [outputs, bytes], scales and offsets (or null) [outputs, scales of a row], to records
 void spec_lay_side_by_side(int64_t bits, const void* codes, const void* scale, const void* offset, int64_t outputs,
                            int64_t groups, void* to, int threads) {
-    Records records{bits, offset != nullptr, groups, (const char*)to};
+    Records records{bits, offset != nullptr, groups, (const char*)to, nullptr};
     lay_side_by_side(records, (const char*)codes, (const uint16_t*)scale, (const uint16_t*)offset, outputs, threads);
 }
 

@@ -12,6 +12,7 @@ extern "C" struct Lookup {
     const void* codes;   // of ``bits``, a row after the other, with the scales and maybe offsets of their groups
     const void* scale;
     const void* offset;
+    const int8_t* levels;  // that codes stand for, or null
     int64_t bits;
     double factor;       // by which what is looked up is multiplied; 1: not at all
 };
@@ -30,12 +31,13 @@ template <class T, int BITS> void decode_row(const Lookup& embedding, int64_t ro
     const uint16_t* scale = (const uint16_t*)embedding.scale + row * groups * parts;
     const uint16_t* offset = embedding.offset ? (const uint16_t*)embedding.offset + row * groups * parts : nullptr;
     int middle = int(middle_of(BITS, offset));
+    auto number = [&](int code) { return embedding.levels ? embedding.levels[code] : code - middle; };
     for (int64_t s = 0; s < groups * parts; s++) {
         float factor = half_to_float(scale[s]), added = offset ? half_to_float(offset[s]) : 0.0f;
         int64_t first = s % parts * inputs;
         const char* codes = (const char*)embedding.codes + (row * groups + s / parts) * bytes;
         for (int64_t i = first; i < first + inputs; i++)
-            *to++ = rounded<T>(factor * float(code_of<BITS>(codes, i) - middle) + added);
+            *to++ = rounded<T>(factor * float(number(code_of<BITS>(codes, i))) + added);
     }
 }
 

@@ -21,9 +21,10 @@ extern "C" struct Matrix {
     int64_t inputs;
     const void* weights;  // panels, or records
     const void* bias;     // [O] in the dtype of the rows, or null
+    const int8_t* levels;  // as records have them, or null
 };
 
-inline Records records_of(const Matrix& m) { return {m.bits, m.offsets, m.inputs / GROUP, (const char*)m.weights}; }
+inline Records records_of(const Matrix& m) { return {m.bits, m.offsets, m.inputs / GROUP, (const char*)m.weights, m.levels}; }
 
 // Rows [N, I] as a matrix takes them. Each thread makes its own.
 template <class T> struct Rows {

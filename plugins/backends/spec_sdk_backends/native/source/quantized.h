@@ -8,7 +8,7 @@
 // the codes in the same byte of the others, line after line. Without offsets codes of up to 6 bits are stored with half
 // their range added. In 8 bits it is inputs 0, 2, 1, 3: the sign is bit 7,
 // and a negative code c has -1 - c below it, so that |c + 1/2| is those bits plus 1/2. An output's records follow each
-// other, then the next 16 outputs'; missing outputs have scale 0.
+// other, then the next 16 outputs'; missing outputs have scale 0. Codes of 4 bits without offsets may stand for levels.
 #pragma once
 
 #include <type_traits>
@@ -18,6 +18,10 @@
 
 constexpr int GROUP = 32;
 constexpr int BESIDE = 16;  // outputs of a record
+
+// The form of codes of 4 bits that stand for levels; those of others are their bits.
+constexpr int BY_LEVELS = 3;
+constexpr int MOST_LEVELS = 16;
 
 constexpr int64_t middle_of(int64_t bits, bool offsets) { return bits == 8 || offsets ? 0 : 1 << (bits - 1); }
 
@@ -29,11 +33,12 @@ struct Records {
     int64_t offsets;  // whether there are any
     int64_t groups;   // of an output
     const char* first;
+    const int8_t* levels;  // [16]: what codes stand for; or null
 
     int64_t codes() const { return bits * GROUP * BESIDE / 8; }
     int64_t parts() const { return scales_of_group(bits); }
     // what codes are stored with added
-    int64_t middle() const { return middle_of(bits, offsets); }
+    int64_t middle() const { return levels ? 0 : middle_of(bits, offsets); }
     int64_t size() const { return codes() + (offsets ? 4 : 2) * parts() * BESIDE; }
     const char* at(int64_t block, int64_t group) const { return first + (block * groups + group) * size(); }
 };
@@ -120,6 +125,7 @@ template <class T> void expand(const Records& records, int64_t output, T* to) {
         with_bits(records.bits, [&](auto bits) { decode<decltype(bits)::value>(record + lane * 4, numbers); });
         int64_t parts = records.parts(), inputs = GROUP / parts;
         float middle = float(records.middle());
+        for (int i = 0; i < GROUP && records.levels; i++) numbers[i] = float(records.levels[int(numbers[i])]);
         for (int64_t p = 0; p < parts; p++) {
             float scale = half_to_float(factors[p * BESIDE]);
             float offset = records.offsets ? half_to_float(factors[(parts + p) * BESIDE]) : 0.0f;

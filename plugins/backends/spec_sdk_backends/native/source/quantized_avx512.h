@@ -7,7 +7,7 @@
 constexpr int QUANTIZED_ROWS = 8;
 
 // Lines of codes as vectors of pairs: an output's dword holds inputs 2n and 2n + 1 in bfloat16.
-template <int BITS> struct Codes;
+template <int FORM> struct Codes;
 
 template <> struct Codes<4> {
     static constexpr int LINES = 4, PAIRS = 4;
@@ -18,12 +18,29 @@ template <> struct Codes<4> {
         0x40C0, 0x40E0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170};
     struct Tables {
         __m512i numbers = _mm512_load_si512(NUMBERS);
+        explicit Tables(const Records&) {}
+
+      protected:
+        explicit Tables(__m512i numbers) : numbers(numbers) {}
     };
     static void unpack(const char* record, int line, const Tables& t, __m512i (&pairs)[PAIRS]) {
         __m512i codes = _mm512_loadu_si512(record + line * 64);
         for (int k = 0; k < PAIRS; k++)
             pairs[k] = _mm512_permutexvar_epi16(_mm512_srli_epi32(codes, 4 * k), t.numbers);
     }
+};
+
+template <> struct Codes<BY_LEVELS> : Codes<4> {
+    struct Tables : Codes<4>::Tables {
+        explicit Tables(const Records& records) : Codes<4>::Tables(twice(records.levels)) {}
+
+        static __m512i twice(const int8_t* levels) {
+            Lanes numbers = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)levels)));
+            // exact: whole numbers of 8 bits
+            __m256i halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(numbers), 16));
+            return _mm512_broadcast_i64x4(halves);
+        }
+    };
 };
 
 inline __m512i shifted_up(__m512i x, int by) { return by < 0 ? _mm512_srli_epi32(x, -by) : _mm512_slli_epi32(x, by); }
@@ -57,6 +74,7 @@ template <int BITS> struct WithUpper {
     static constexpr Numbers NUMBERS{};
     struct Tables {
         __m512i first = _mm512_load_si512(NUMBERS.numbers), others = _mm512_load_si512(NUMBERS.numbers + 32);
+        explicit Tables(const Records&) {}
     };
     static void unpack(const char* record, int line, const Tables& t, __m512i (&pairs)[PAIRS]) {
         __m512i bytes[2];
@@ -91,6 +109,7 @@ template <> struct Codes<8> {
     struct Tables {
         __m512i low0 = _mm512_load_si512(HALVES.low), low1 = _mm512_load_si512(HALVES.low + 64);
         __m512i high0 = _mm512_load_si512(HALVES.high), high1 = _mm512_load_si512(HALVES.high + 64);
+        explicit Tables(const Records&) {}
     };
     static void unpack(const char* record, int line, const Tables& t, __m512i (&pairs)[PAIRS]) {
         __m512i codes = _mm512_loadu_si512(record + line * 64);
@@ -154,7 +173,7 @@ template <class T, int BITS, int R>
 void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
                     int64_t y_stride, Fetch fetch) {
     using C = Codes<BITS>;
-    const typename C::Tables tables;
+    const typename C::Tables tables(records);
     constexpr int PARTS = scales_of_group(BITS), LINES = C::LINES / PARTS;
     // what has to be added to each looked up number
     const float below = BITS == 8 ? -0.5f : -float(records.middle());

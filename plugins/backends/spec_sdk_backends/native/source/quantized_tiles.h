@@ -34,7 +34,8 @@ void quantized_tiles(const Records& records, int64_t block, const T* x, int64_t 
     each_tile(rows, [&](int64_t r, auto count, Fetch fetch) {
         constexpr int R = decltype(count)::value;
         const float* of_rows = sums + r * records.groups * records.parts();
-        auto tile = records.bits == 4   ? quantized_tile<T, 4, R>
+        auto tile = records.levels      ? quantized_tile<T, BY_LEVELS, R>
+                    : records.bits == 4 ? quantized_tile<T, 4, R>
                     : records.bits == 5 ? quantized_tile<T, 5, R>
                     : records.bits == 6 ? quantized_tile<T, 6, R>
                                         : quantized_tile<T, 8, R>;
@@ -47,14 +48,17 @@ inline void rounded_tiles(const Records& records, int64_t block, const RoundedRo
                           int64_t y_stride) {
 #if WITH_AMX
     if (x.by_amx) {
-        auto tiles = records.bits == 4 ? rounded_tiles_by_amx<4> : rounded_tiles_by_amx<8>;
+        auto tiles = records.levels      ? rounded_tiles_by_amx<BY_LEVELS>
+                     : records.bits == 4 ? rounded_tiles_by_amx<4>
+                                         : rounded_tiles_by_amx<8>;
         tiles(records, block, x, rows, y, y_stride);
         return;
     }
 #endif
     each_tile(rows, [&](int64_t r, auto count, Fetch fetch) {
         constexpr int R = decltype(count)::value;
-        auto tile = records.bits == 4   ? rounded_tile<4, R>
+        auto tile = records.levels      ? rounded_tile<BY_LEVELS, R>
+                    : records.bits == 4 ? rounded_tile<4, R>
                     : records.bits == 5 ? rounded_tile<5, R>
                     : records.bits == 6 ? rounded_tile<6, R>
                                         : rounded_tile<8, R>;

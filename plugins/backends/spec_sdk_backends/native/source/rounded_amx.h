@@ -22,12 +22,13 @@ struct alignas(64) Unpacked {
     template <int BITS> __attribute__((noinline)) void unpack(const Records& records, const char* record, int64_t to) {
         using B = Bytes<BITS>;
         int8_t* bytes = codes[to];
-        const __m512i middle = _mm512_set1_epi8(char(records.middle()));
+        const typename B::Table table(records);
+        const __m512i above = _mm512_set1_epi8(char(BITS == BY_LEVELS ? 128 : records.middle()));
         for (int line = 0; line < Codes<BITS>::LINES; line++) {
-            if constexpr (BITS == 4) {
+            if constexpr (BITS != 8) {
                 __m512i halves[B::VECTORS];
-                B::unpack(record, line, halves);
-                for (int v = 0; v < B::VECTORS; v++, bytes += 64) _mm512_store_si512(bytes, _mm512_sub_epi8(halves[v], middle));
+                B::unpack(record, line, table, halves);
+                for (int v = 0; v < B::VECTORS; v++, bytes += 64) _mm512_store_si512(bytes, _mm512_sub_epi8(halves[v], above));
             } else {
                 // those with a sign have -1 - code below it
                 __m512i found = _mm512_loadu_si512(record + line * 64);

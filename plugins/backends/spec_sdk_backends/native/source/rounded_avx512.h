@@ -5,11 +5,17 @@
 #include "rounded_rows.h"
 
 // A line of codes as vectors of unsigned bytes, each multiplied with one dword of a row's codes.
-template <int BITS> struct Bytes;
+template <int FORM> struct Bytes;
+
+struct NoTable {
+    NoTable() = default;
+    explicit NoTable(const Records&) {}
+};
 
 template <> struct Bytes<4> {
     static constexpr int VECTORS = 2;
-    static void unpack(const char* record, int line, __m512i (&bytes)[VECTORS]) {
+    using Table = NoTable;
+    static void unpack(const char* record, int line, const NoTable&, __m512i (&bytes)[VECTORS]) {
         const __m512i half = _mm512_set1_epi8(15);
         __m512i codes = _mm512_loadu_si512(record + line * 64);
         bytes[0] = _mm512_and_si512(codes, half);
@@ -17,9 +23,25 @@ template <> struct Bytes<4> {
     }
 };
 
+// levels with 128 added
+template <> struct Bytes<BY_LEVELS> {
+    static constexpr int VECTORS = 2;
+    struct Table {
+        __m512i bytes;
+        explicit Table(const Records& records)
+            : bytes(_mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)records.levels)),
+                                     _mm512_set1_epi8(char(0x80)))) {}
+    };
+    static void unpack(const char* record, int line, const Table& table, __m512i (&bytes)[VECTORS]) {
+        Bytes<4>::unpack(record, line, NoTable(), bytes);
+        for (int v = 0; v < VECTORS; v++) bytes[v] = _mm512_shuffle_epi8(table.bytes, bytes[v]);
+    }
+};
+
 template <int BITS> struct BytesWithUpper {
     static constexpr int VECTORS = 2;
-    static void unpack(const char* record, int line, __m512i (&bytes)[VECTORS]) {
+    using Table = NoTable;
+    static void unpack(const char* record, int line, const NoTable&, __m512i (&bytes)[VECTORS]) {
         bytes_with_upper<BITS>(record, line, bytes);
     }
 };
@@ -29,7 +51,8 @@ template <> struct Bytes<6> : BytesWithUpper<6> {};
 
 template <> struct Bytes<8> {
     static constexpr int VECTORS = 1;
-    static void unpack(const char* record, int line, __m512i (&bytes)[VECTORS]) {
+    using Table = NoTable;
+    static void unpack(const char* record, int line, const NoTable&, __m512i (&bytes)[VECTORS]) {
         __m512i codes = _mm512_loadu_si512(record + line * 64);
         // 128 + code, and 255 - byte = 128 + code for those with a sign
         bytes[0] = _mm512_mask_sub_epi8(_mm512_xor_si512(codes, _mm512_set1_epi8(char(0x80))),
@@ -44,7 +67,8 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
     using B = Bytes<BITS>;
     constexpr int PARTS = scales_of_group(BITS), LINES = Codes<BITS>::LINES;
     // what was added to each code
-    const int32_t above = BITS == 8 ? 128 : int32_t(records.middle());
+    const int32_t above = BITS == 8 || BITS == BY_LEVELS ? 128 : int32_t(records.middle());
+    const typename B::Table table(records);
     // one sum of few rows would wait for itself
     constexpr int CHAINS = PARTS > 1 ? PARTS : R < 4 ? 2 : 1;
     int64_t groups = records.groups, size = records.size();
@@ -67,7 +91,7 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
         }
         for (int line = 0; line < LINES; line++) {
             __m512i bytes[B::VECTORS];
-            B::unpack(record, line, bytes);
+            B::unpack(record, line, table, bytes);
             for (int v = 0; v < B::VECTORS; v++) {
                 const int8_t* four = codes + at * GROUP + (line * B::VECTORS + v) * 4;
                 for (int r = 0; r < R; r++) {

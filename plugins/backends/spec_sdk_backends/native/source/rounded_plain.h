@@ -10,6 +10,7 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
     constexpr int PARTS = scales_of_group(BITS);
     const int8_t* codes = rows.codes.data() + first * GROUP;
     const float *scales = rows.scales.data() + first, *sums = rows.sums.data() + first;
+    const Outputs table = table_of(records);
     Outputs total[R];
     for (int r = 0; r < R; r++) total[r] = Outputs{};
     for (int64_t s = 0; s < records.groups * PARTS; s++) {
@@ -19,7 +20,7 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
         Outputs part[R];
         for (int r = 0; r < R; r++) part[r] = Outputs{};
         // whole numbers below 2^24: exact
-        add_part<BITS, R>(record, p, int(records.middle()), codes + at * GROUP, GROUP, part);
+        add_part<BITS, R>(record, p, int(records.middle()), table, codes + at * GROUP, GROUP, part);
         Outputs scale = halves_to_floats(factors);
         for (int r = 0; r < R; r++) total[r] = (scale * scales[at + r]) * part[r] + total[r];
         if (records.offsets) {
