@@ -122,7 +122,7 @@ def _replaced(ending: str, by: torch.Tensor) -> Callable[[Tensors], None]:
     ("spoil", "message"),
     [
         (_lacks("down_proj_scales"), "'.*down_proj_scales' is missing, which belongs to '.*down_proj_blocks'"),
-        (_lacks("down_proj_blocks"), "'model.layers.0.mlp.experts.0.down_proj.weight' is missing"),
+        (_lacks("down_proj_blocks"), "'model.layers.0.mlp.experts.0.down_proj.weight' and 5 more are missing"),
         (_replaced("down_proj_blocks", torch.zeros(6, 64, 1, 8, dtype=torch.uint8)), "holds no blocks of 32 numbers"),
         (_replaced("down_proj_blocks", torch.zeros(6, 64, 1, 16, dtype=torch.int8)), "holds no blocks of 32 numbers"),
         (_replaced("gate_up_proj_blocks", torch.zeros(6, 63, 2, 16, dtype=torch.uint8)), "holds no blocks of 32"),
