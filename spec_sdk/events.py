@@ -6,7 +6,9 @@ Every event is a flat dict with ``event`` and, but for the last kind, ``request`
 ``prefill``        ``seconds``; ``drafter_s``: those of them that the drafter took, null if it was not started yet;
                    ``tokens`` (the prompt's, without the pending one), ``draft`` (the draft model's label, or null);
                    of an encoder–decoder model also ``encoder_s``, those of the seconds that the target's encoder took;
-                   where the slot's cache had the prompt's first tokens, ``kept``: how many were not fed
+                   where the slot's cache had the prompt's first tokens, ``kept``: how many were not fed;
+                   ``logprobs``, only where a request of the token engine asks for the prompt's: of each of its tokens
+                   but the first, as in ``cycle``; no file and no observer gets them
 ``cycle``          ``step`` (from 1), ``prefix`` (committed tokens in the target's cache), ``budget`` (depth asked for;
                    0 is a plain step), ``draft_s``, ``verify_s``, ``recover_s`` (seconds), ``verdict_s`` (those of
                    ``verify_s`` that came after the target's pass: the repetition penalty, and the verifier with its

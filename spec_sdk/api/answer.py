@@ -18,7 +18,8 @@ class Answer:
     (``max_new_tokens``), ``interrupted`` (cancelled) or ``error``. ``metrics``: what metrics.json has of a prompt, and
     ``guarantee``; empty if the request was refused. ``sample``: which of the prompt's ``n`` answers it is, from 0.
     ``error``: why it ended with ``error``; other answers of the same call are not touched by it. ``logprobs``: those of
-    all tokens, and ``steps`` what every step did, if the request asked for them.
+    all tokens, and ``steps`` what every step did, if the request asked for them; and so ``prompt_logprobs``, those of
+    the prompt's tokens but the first, which follows nothing.
     """
 
     text: str
@@ -29,6 +30,7 @@ class Answer:
     error: Exception | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Part:
 
     ``text`` and ``tokens`` are new; text lags behind tokens where a character or a stop string may be incomplete.
     ``request``: what :meth:`spec_sdk.Engine.add` returned. ``answer``: the whole answer, on its last part only.
-    ``logprobs``: of ``tokens``, and ``steps`` that gave them, if the request asked for them.
+    ``logprobs``: of ``tokens``, and ``steps`` that gave them, if the request asked for them; and so
+    ``prompt_logprobs``, on the first part only.
     """
 
     request: int
@@ -47,6 +50,7 @@ class Part:
     answer: Answer | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     @property
     def finish_reason(self) -> str | None:

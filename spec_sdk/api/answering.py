@@ -41,7 +41,8 @@ class Answering:
     """Takes the events of one of a request's answers and makes parts of them.
 
     Events go to ``log`` as they come. Where a stop string is complete, the rest of a step's tokens is cut off, in the
-    log too: ``stopped`` then asks whoever steps to end the request.
+    log too: ``stopped`` then asks whoever steps to end the request. One that the first ``min_tokens`` tokens complete
+    is text like other.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Answering:
         sample: int,
         tokenizer: Tokenizer,
         stop: Sequence[str],
+        min_tokens: int,
         guarantee: Callable[[], str],
         log: EventLog,
     ) -> None:
@@ -63,7 +65,9 @@ class Answering:
         self._tokenizer = tokenizer
         self._stream = tokenizer.stream()
         self._stop = StopStrings(stop)
+        self._min_tokens = min_tokens
         self._tokens: list[int] = []
+        self._prompt_logprobs: list[TokenLogprob] = []
         self._logprobs: list[TokenLogprob] = []
         self._steps: list[Step] = []
         self._text = ""
@@ -83,7 +87,11 @@ class Answering:
     def emit(self, event: Event) -> None:
         """Take the next event of the request."""
         self._id = event["request"]
-        if event["event"] == "cycle":
+        if event["event"] == "prefill" and "logprobs" in event:
+            event = dict(event)
+            # for whoever asked: logs and observers are not filled with prompts
+            self._prompt_logprobs = [TokenLogprob(*told) for told in event.pop("logprobs")]
+        elif event["event"] == "cycle":
             texts = self._take(event["tokens"])
             event = dict(cut_cycle(event, len(texts)))
             if "logprobs" in event:
@@ -94,7 +102,7 @@ class Answering:
                 del event["trace"]
         elif event["event"] == "request_end":
             # what was held back may complete a stop string
-            self._text += self._stop.push(self._stream.flush()) + self._stop.flush()
+            self._text += self._pushed(self._stream.flush()) + self._stop.flush()
             self._reason = "stop" if self._stop.found else event["finish_reason"]
             event = {**event, "finish_reason": self._reason}
             self.ended = True
@@ -108,12 +116,16 @@ class Answering:
     def deliver(self) -> None:
         """Put what is new into the mailbox."""
         tokens, text = self._tokens[self._told_tokens :], self._text[self._told_text :]
+        # the prompt's come with the first token
+        of_prompt = [] if self._told_tokens else self._prompt_logprobs
         logprobs = self._logprobs[self._told_tokens :]
         steps = self._steps[self._told_steps :]
         self._told_tokens, self._told_text, self._told_steps = map(len, (self._tokens, self._text, self._steps))
         if tokens or text or self.ended:
             answer = self._answer() if self.ended else None
-            self._mailbox.parts.append(Part(self._mailbox.request, text, tokens, self._sample, answer, logprobs, steps))
+            self._mailbox.parts.append(
+                Part(self._mailbox.request, text, tokens, self._sample, answer, logprobs, steps, of_prompt)
+            )
         if self.ended:
             del self._mailbox.open[self._id]
 
@@ -123,14 +135,25 @@ class Answering:
         for token in tokens:
             self._tokens.append(token)
             texts.append(self._stream.push([token]))
-            self._text += self._stop.push(texts[-1])
+            self._text += self._pushed(texts[-1])
             if self._stop.found:
                 break
         return texts
+
+    def _pushed(self, text: str) -> str:
+        return self._stop.push(text, may_end=len(self._tokens) > self._min_tokens)
 
     def _answer(self) -> Answer:
         metrics: dict[str, Any] = request_metrics(self._log.of_request(self._id))
         metrics |= {"text": self._text, "guarantee": self._guarantee()}
         return Answer(
-            self._text, self._tokens, self._reason, metrics, self._sample, self.error, self._logprobs, self._steps
+            self._text,
+            self._tokens,
+            self._reason,
+            metrics,
+            self._sample,
+            self.error,
+            self._logprobs,
+            self._steps,
+            self._prompt_logprobs,
         )

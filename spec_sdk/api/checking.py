@@ -48,11 +48,13 @@ class Plan:
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
     ignore_eos: bool
+    min_tokens: int
     chat: bool | None
     input_features: torch.Tensor | None
     constraint: Given | None
     offsets: LogitOffsets | None
     logprobs: int | None
+    prompt_logprobs: int | None
     trace: bool
 
 
@@ -83,11 +85,13 @@ def plan_of(options: RequestOptions, settings: Settings) -> Plan:
         stop=_stop_strings(given.get("stop", ())),
         stop_token_ids=tuple(_token_ids(given.get("stop_token_ids", ()), "stop_token_ids")),
         ignore_eos=run.ignore_eos,
+        min_tokens=_min_tokens(given.get("min_tokens", 0), run.max_new_tokens),
         chat=None if run.chat == "auto" else run.chat,
         input_features=given.get("input_features"),
         constraint=given.get("constraint", settings.constraint),
         offsets=_offsets(given),
-        logprobs=_logprobs(given.get("logprobs")),
+        logprobs=_logprobs(given, "logprobs"),
+        prompt_logprobs=_logprobs(given, "prompt_logprobs"),
         trace=_trace(given.get("trace", False)),
     )
 
@@ -167,6 +171,14 @@ def _stop_strings(given: object) -> tuple[str, ...]:
     return tuple(stops)
 
 
+def _min_tokens(given: object, most: int) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise UserError(f"min_tokens: {given!r} must be 0 or more")
+    if given > most:
+        raise UserError(f"min_tokens: {given} is more than max_new_tokens={most}")
+    return given
+
+
 def _offsets(given: Mapping[str, Any]) -> LogitOffsets | None:
     bias = given.get("logit_bias", {})
     if not isinstance(bias, Mapping):
@@ -185,10 +197,11 @@ def _finite(value: object, name: str) -> float:
     return float(value)
 
 
-def _logprobs(given: object) -> int | None:
-    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= MOST_LOGPROBS):
-        raise UserError(f"logprobs: {given!r} must be a whole number between 0 and {MOST_LOGPROBS}, or None")
-    return given
+def _logprobs(given: Mapping[str, Any], name: str) -> int | None:
+    count = given.get(name)
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST_LOGPROBS):
+        raise UserError(f"{name}: {count!r} must be a whole number between 0 and {MOST_LOGPROBS}, or None")
+    return count
 
 
 def _trace(given: object) -> bool:

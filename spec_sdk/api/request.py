@@ -27,14 +27,16 @@ class RequestOptions(TypedDict, total=False):
     ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty`` and ``seed`` change single ones. With a seed, or with
     ``sampling``, an answer depends on the request alone; else every request draws other random numbers. ``n``: answers
     to give, which differ in what they draw. ``stop``: texts before which the answer ends. ``stop_token_ids``: tokens
-    that end it besides the model's own end tokens, which ``ignore_eos`` passes over. ``chat``: whether a text becomes
+    that end it besides the model's own end tokens, which ``ignore_eos`` passes over. ``min_tokens``: of the answer,
+    before any of these may end it; a constraint that leaves no other token still does. ``chat``: whether a text becomes
     the message of a user in the model's chat template; ``auto``: if the model has one. ``input_features``: what the
     encoder of an encoder–decoder model is given. ``constraint``: what the answer may consist of, such as
     ``{"name": "json_schema", "schema": {…}}``; None is anything. ``logit_bias``: token id → what is added to its
     logit. ``presence_penalty``, ``frequency_penalty``: taken from the logit of a token that stands in the answer
     already, once, and as often as it stands there. ``logprobs``: tell the log-probability of every token of the answer
-    and of so many of the most probable in its place; 0 tells that of the token alone. ``trace``: tell
-    what every step did: its token tree, what was kept of it, and where each token came from.
+    and of so many of the most probable in its place; 0 tells that of the token alone. ``prompt_logprobs``: the same of
+    the prompt's tokens but the first. ``trace``: tell what every step did: its token tree, what was kept of it, and
+    where each token came from.
     """
 
     max_new_tokens: int
@@ -49,6 +51,7 @@ class RequestOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
+    min_tokens: int
     chat: bool | Literal["auto"]
     input_features: torch.Tensor
     constraint: Given | None
@@ -56,6 +59,7 @@ class RequestOptions(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logprobs: int | None
+    prompt_logprobs: int | None
     trace: bool
 
 

@@ -79,7 +79,9 @@ class Serving:
             input_features=plan.input_features,
             constraint=self._pipeline.constraints.of(plan.constraint),
             offsets=plan.offsets,
+            min_tokens=plan.min_tokens,
             logprobs=plan.logprobs,
+            prompt_logprobs=plan.prompt_logprobs,
             trace=plan.trace,
         )
         self._pipeline.engine.check(asked)
@@ -112,6 +114,7 @@ class Serving:
                         sample,
                         self._pipeline.tokenizer,
                         plan.stop,
+                        plan.min_tokens,
                         lambda: self._pipeline.guarantee_under(plan.sampling),
                         self._log or EventLog(self._pipeline.name, observe=_observers()),
                     )

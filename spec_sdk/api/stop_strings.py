@@ -18,12 +18,17 @@ class StopStrings:
         self._stops = stops
         self._held = ""
 
-    def push(self, text: str) -> str:
-        """Take text; return what is certain by now to be the answer's and was not returned before."""
+    def push(self, text: str, may_end: bool = True) -> str:
+        """Take text; return what is certain by now to be the answer's and was not returned before.
+
+        Where it may not end the answer, a stop string that is complete in it is text like other.
+        """
         if self.found:
             return ""
-        text = self._held + text
-        ends = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
+        held, text = len(self._held), self._held + text
+        # what was complete in the text before did not end it
+        firsts = {stop: text.find(stop, max(0, held + 1 - len(stop))) for stop in self._stops} if may_end else {}
+        ends = [(place + len(stop), place) for stop, place in firsts.items() if place >= 0]
         if ends:
             self.found, self._held = True, ""
             return text[: min(ends)[1]]

@@ -17,6 +17,7 @@ from spec_sdk.contracts.sampler import Sampler
 from spec_sdk.errors import CallOf, ConstraintLimit
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.ops import DraftLogits, Ops
+from spec_sdk.ops.held_back_tokens import hold_back
 from spec_sdk.ops.logit_offsets import LogitOffsets
 from spec_sdk.tree import TokenTree
 from spec_sdk.whole_numbers import as_int
@@ -109,7 +110,9 @@ class RequestState:
     the target's backend, shared by all requests of an engine: verdicts of one pass are made by one set. ``constraint``:
     what its answer may consist of, a matcher of its own. ``constraint_s``: seconds that the host spent on it.
     ``encoder_input``: what the encoder of an encoder–decoder model is given. ``offsets``: what is added to logits.
+    ``min_tokens``: of the answer, before one of ``stop_ids`` may end it.
     ``logprobs``: how many alternatives are told of beside each token's log-probability; None tells of neither.
+    ``prompt_logprobs``: the same of the prompt's tokens.
     ``trace``: whether each step's tree and verdict are told of. ``unfollowed``: drafted paths behind ``tokens`` after
     which its constraint cannot tell what may follow.
     """
@@ -129,7 +132,9 @@ class RequestState:
     constraint_s: float = 0.0
     encoder_input: EncoderInput | None = None
     offsets: LogitOffsets | None = None
+    min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     trace: bool = False
     unfollowed: set[tuple[int, ...]] = field(default_factory=set)
     view: Request = field(init=False, repr=False)
@@ -219,14 +224,16 @@ class Request:
 
     @property
     def changes_logits(self) -> bool:
-        """Whether :meth:`process_logits` does anything."""
+        """Whether :meth:`process_logits` does anything, as far as the answer is."""
         state = self._state
         added = (state.constraint, state.offsets)
-        return self.sampler.params.repetition_penalty != 1 or any(item is not None for item in added)
+        changed = self.sampler.params.repetition_penalty != 1 or any(item is not None for item in added)
+        return changed or self.new_tokens < state.min_tokens
 
     def process_logits(self, logits_NV: torch.Tensor, paths: Sequence[Sequence[int]]) -> torch.Tensor:
         """Logits of the target or a draft model under the repetition penalty, the request's offsets (logit bias,
-        presence and frequency penalty) and its constraint, in this order.
+        presence and frequency penalty) and its constraint, and without the tokens that end an answer where it has too
+        few, in this order.
 
         ``logits_NV`` [N, V] may be written to; use what is returned. Row i is what follows the request's tokens and
         then ``paths[i]``, drafted tokens. A row behind drafted tokens that its constraint cannot follow stays without
@@ -237,6 +244,7 @@ class Request:
         if limit is not None:
             limit.request = self.id
             raise limit
+        self._hold_back_ends(logits_NV, paths)
         return logits_NV
 
     def _offset(self, logits_NV: torch.Tensor, paths: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -266,6 +274,11 @@ class Request:
         self._state.constraint_s += time.perf_counter() - began
         return limit
 
+    def _hold_back_ends(self, logits_NV: torch.Tensor, paths: Sequence[Sequence[int]]) -> None:
+        missing = self._state.min_tokens - self.new_tokens
+        if missing > 0:
+            hold_back(logits_NV, self.stop_ids, [row for row, path in enumerate(paths) if len(path) < missing])
+
     def process_draft(self, logits: DraftLogits, paths: Sequence[Sequence[int]]) -> DraftLogits:
         """:meth:`process_logits` of a draft model's logits, which may be written to, for a growth to choose from.
 
@@ -282,6 +295,7 @@ class Request:
             self._constrain(even_KV, paths)
             none_left_K1 = processed_KV.isneginf().all(-1, keepdim=True)
             processed_KV = torch.where(none_left_K1, even_KV, processed_KV)
+        self._hold_back_ends(processed_KV, paths)
         return DraftLogits.over_all(processed_KV, self.ops)
 
     @property

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
-from spec_sdk.contracts.drafter import Drafter
+from spec_sdk.contracts.drafter import Drafter, Hidden
 from spec_sdk.contracts.policy import Policy
 from spec_sdk.contracts.request import Budget, Request, RequestState
 from spec_sdk.contracts.verifier import Verifier
@@ -25,7 +25,7 @@ from spec_sdk.engine.roster import Roster
 from spec_sdk.engine.tapped_states import TappedStates
 from spec_sdk.engine.target import Target
 from spec_sdk.engine.time_shares import TimeShares
-from spec_sdk.engine.told_logits import own_logits, tell_logprobs, tell_traces
+from spec_sdk.engine.told_logits import SCORED_CHUNK, own_logits, tell_logprobs, tell_prompt_logprobs, tell_traces
 from spec_sdk.engine.tree_ahead import TreesAhead
 from spec_sdk.engine.turn import Active, Emit, Progress, Turn, going_on
 from spec_sdk.engine.verdicts_in_pass import VerdictsInPass
@@ -165,7 +165,9 @@ class Scheduler:
             active = self._roster.waiting.popleft()
             state, prompt = active.state, active.state.tokens[:-1]
             given = state.encoder_input
-            shared = {slot: self._shared(slot, prompt, given) for slot in self._roster.free}
+            # what a cache has of a prompt gives no logits
+            fed = prompt if state.prompt_logprobs is None else []
+            shared = {slot: self._shared(slot, fed, given) for slot in self._roster.free}
             state.slot = max(self._roster.free, key=lambda slot: (shared[slot], -slot))
             self._roster.free.remove(state.slot)
             self._roster.active.append(active)
@@ -195,8 +197,9 @@ class Scheduler:
             state, drafter = active.state, self.drafter
             # the pending token is the first tree's root
             done, prompt = self.target.length(state.slot), state.tokens[: state.prompt_length - 1]
-            if chunk := prompt[done : done + PREFILL_CHUNK]:
-                hidden = self.target.prefill(state.slot, chunk, drafter.taps)
+            most = PREFILL_CHUNK if state.prompt_logprobs is None else SCORED_CHUNK
+            if chunk := prompt[done : done + most]:
+                hidden = self._fed(active, chunk)
                 if drafter.taps:
                     self._tapped.append(state.slot, chunk, hidden)
             active.prefilled = done + len(chunk) == len(prompt)
@@ -216,7 +219,18 @@ class Scheduler:
                 draft=drafter.draft_name,
                 **({} if active.encoder_s is None else {"encoder_s": active.encoder_s}),
                 **({"kept": active.kept} if active.kept else {}),
+                **({} if state.prompt_logprobs is None else {"logprobs": [astuple(t) for t in active.prompt_logprobs]}),
             )
+
+    def _fed(self, active: Active, chunk: Sequence[int]) -> Hidden:
+        """Commit a chunk of a request's prompt; its tapped states. Tell of its log-probabilities if that is asked."""
+        state, taps = active.state, self.drafter.taps
+        if state.prompt_logprobs is None:
+            return self.target.prefill(state.slot, chunk, taps)
+        scores = self.target.prefill_scored(state.slot, chunk, taps)
+        committed = self.target.length(state.slot)
+        tell_prompt_logprobs(active, state.tokens[committed - len(chunk) + 1 : committed + 1], scores.logits_NV)
+        return scores.hidden
 
     def _begin(self) -> BegunCycle:
         """Drafts, and the pass over them."""

@@ -47,6 +47,8 @@ class Target(Protocol):
 
     def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]: ...
 
+    def prefill_scored(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Scores: ...
+
     def score(
         self,
         slots: Sequence[int],

@@ -40,8 +40,10 @@ class TokenRequest:
     is the next number. ``random_stream`` chooses its random numbers among those of one seed; None is ``request_id``.
     ``emit`` gets its events. ``input_features`` [X, T]: what the encoder of an encoder–decoder model is given, such as
     log-mel features. ``constraint``: what the answer may consist of; a matcher of its own is begun. ``offsets``: what
-    is added to its logits, of the target and of draft models. ``logprobs``: alternatives to tell of beside the
-    log-probability of every token; 0 tells of the token's alone, None of nothing.
+    is added to its logits, of the target and of draft models. ``min_tokens``: of the answer, before a token may end it;
+    a constraint that leaves no other token ends it earlier. ``logprobs``: alternatives to tell of beside the
+    log-probability of every token; 0 tells of the token's alone, None of nothing. ``prompt_logprobs``: the same of the
+    prompt's tokens, in the ``prefill`` event; all of the prompt is then fed, whatever of it a cache has.
     ``trace``: its ``cycle`` events tell of the tree, node by node.
     """
 
@@ -56,7 +58,9 @@ class TokenRequest:
     input_features: torch.Tensor | None = None
     constraint: Matcher | None = None
     offsets: LogitOffsets | None = None
+    min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     trace: bool = False
 
 
@@ -166,6 +170,8 @@ class TokenEngine:
             encoder_input=None if request.input_features is None else EncoderInput(request.input_features),
             constraint=None if request.constraint is None else begun(request.constraint),
             offsets=request.offsets,
+            min_tokens=request.min_tokens,
             logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
             trace=request.trace,
         )

@@ -11,8 +11,10 @@ import torch
 
 from spec_sdk.engine.step_trace import Traced, read_traces
 from spec_sdk.engine.token_logprobs import Asked, read_logprobs
-from spec_sdk.engine.turn import Turn
+from spec_sdk.engine.turn import Active, Turn
 
+SCORED_CHUNK = 256
+"""Tokens of a prompt whose logits are in memory together."""
 OwnLogits = Mapping[int, torch.Tensor]
 """The target's by slot, [N, V]."""
 
@@ -27,6 +29,12 @@ def tell_logprobs(turns: Sequence[Turn], own: OwnLogits) -> None:
     asked = [Asked(own[turn.active.slot][turn.rows], turn.emitted, turn.active.state.logprobs or 0) for turn in turns]
     for turn, logprobs in zip(turns, read_logprobs(asked) if asked else (), strict=True):
         turn.logprobs = logprobs
+
+
+def tell_prompt_logprobs(active: Active, following: Sequence[int], logits_NV: torch.Tensor) -> None:
+    """Give a request the log-probabilities of N more tokens of its prompt, which follow the rows of these logits."""
+    [told] = read_logprobs([Asked(logits_NV, following, active.state.prompt_logprobs or 0)])
+    active.prompt_logprobs += told
 
 
 def tell_traces(turns: Sequence[Turn], own: OwnLogits) -> None:

@@ -42,7 +42,8 @@ class Progress:
 class Active:
     """A request from when it is added until it ends. It equals itself alone: every step looks for some.
 
-    ``kept``: how many of the prompt's first tokens its slot's cache had. ``ended``: whether it has left.
+    ``kept``: how many of the prompt's first tokens its slot's cache had. ``prompt_logprobs``: of the prompt's tokens
+    that were fed, each of the one after it. ``ended``: whether it has left.
     """
 
     state: RequestState
@@ -52,6 +53,7 @@ class Active:
     prefill_s: float = 0.0
     encoder_s: float | None = None
     kept: int = 0
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     drafting: bool = False
     ended: bool = False
 

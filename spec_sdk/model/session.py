@@ -169,6 +169,12 @@ class Session:
                 states.append(output.hidden[layer][0])
         return {layer: torch.cat(states) for layer, states in parts.items() if states}
 
+    def prefill_scored(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Scores:
+        """Commit ``tokens`` in one plain pass; return its scores after each of them."""
+        (output,) = self._run("chain", self._rows([slot], [tokens]), self._plan(PLAIN, tuple(taps)))
+        self._keep([slot], [tokens])
+        return self._scores(output)
+
     def prefill_together(
         self, slots: Sequence[int], tokens: Sequence[Sequence[int]], taps: Sequence[int]
     ) -> list[Mapping[int, torch.Tensor]]:

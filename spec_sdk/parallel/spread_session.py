@@ -68,6 +68,10 @@ class SpreadSession(Session):
         self._announce("prefill", slot, list(tokens), list(taps))
         return super().prefill(slot, tokens, taps)
 
+    def prefill_scored(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Scores:
+        self._announce("prefill_scored", slot, list(tokens), list(taps))
+        return super().prefill_scored(slot, tokens, taps)
+
     def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[DraftLogits]:
         self._announce("feed", list(slots), [list(new) for new in tokens])
         return super().feed(slots, tokens)

@@ -81,15 +81,20 @@ class TableModel:
 
     def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
         """Commit ``tokens``; return layer → [len(tokens), V]."""
+        if taps:
+            return self.prefill_scored(slot, tokens, taps).hidden
+        self._tokens.setdefault(slot, []).extend(tokens)
+        return {}
+
+    def prefill_scored(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Scores:
+        """Commit ``tokens``; return the logits after each of them."""
         committed = self._tokens.setdefault(slot, [])
         row, rows = _row(committed), list[int]()
         committed.extend(tokens)
-        if not taps:
-            return {}
         for token in tokens:
             row = _row([token], after=row)
             rows.append(row)
-        return {layer: self.table_RV[rows] for layer in taps}
+        return Scores(self.table_RV[rows], {layer: self.table_RV[rows] for layer in taps})
 
     def score(
         self,

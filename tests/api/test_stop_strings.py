@@ -47,6 +47,28 @@ def test_pieces_make_no_difference_and_nothing_of_a_stop_string_is_shown(
     assert shown + matcher.flush() == expected
 
 
+@given(
+    st.lists(st.tuples(st.text("ab", max_size=4), st.booleans()), max_size=8),
+    st.lists(st.text("ab", min_size=1, max_size=5), max_size=3),
+)
+def test_what_is_complete_where_it_may_not_end_an_answer_is_shown(
+    pieces: list[tuple[str, bool]], stops: list[str]
+) -> None:
+    may_end = [may for piece, may in pieces for _ in piece]
+    text = "".join(piece for piece, _ in pieces)
+    expected, found = text, False
+    for end in range(1, len(text) + 1):
+        starts = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
+        if starts and may_end[end - 1]:
+            expected, found = text[: min(starts)], True
+            break
+    matcher, shown = StopStrings(stops), ""
+    for piece, may in pieces:
+        shown += matcher.push(piece, may_end=may)
+        assert expected.startswith(shown)
+    assert (shown + matcher.flush(), matcher.found) == (expected, found)
+
+
 def test_a_match_that_fails_half_way_is_shown() -> None:
     matcher = StopStrings(["END"])
     assert [matcher.push(piece) for piece in ("a E", "N", "x E", "ND b", "more")] == ["a ", "", "ENx ", "", ""]
