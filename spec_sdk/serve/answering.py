@@ -18,6 +18,7 @@ from spec_sdk.errors import ConstraintLimit, OneLineError
 from spec_sdk.say import say
 from spec_sdk.serve.asking import Asked
 from spec_sdk.serve.counts import Counts
+from spec_sdk.serve.echo import without_tokens
 from spec_sdk.serve.faults import Refusal, unsound
 from spec_sdk.serve.structured import limit_reached
 
@@ -40,6 +41,8 @@ async def parts_of(asked: Asked, engine: Engine, counts: Counts) -> AsyncGenerat
     first_tokens: dict[int, float] = {}
 
     def take(index: int, part: Part) -> None:
+        if asked.prompts_only:
+            part = without_tokens(part)
         counts.tokens(len(part.tokens))
         if part.tokens and index not in first_tokens:
             first_tokens[index] = time.monotonic()

@@ -83,7 +83,7 @@ class Service:
             self.check_model(body.model)
         # reading a long prompt takes a while, in which others are served
         asked = await asyncio.to_thread(asked_of, body, self.engine, self._max_new_tokens)
-        replies = kind(self.model, self.engine.tokenizer, asked.logprobs)
+        replies = kind(self.model, self.engine.tokenizer, asked.logprobs, asked.echoes)
         if body.stream:
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return Streamed(self, asked, replies, usage, request)
@@ -91,7 +91,9 @@ class Service:
             async with asyncio.timeout(self.config.timeout):
                 answers = await self.while_there(request, self._answers(asked))
         self._log(replies.id, asked, answers)
-        return reply(replies.whole(answers, asked.prompt_tokens), headers={"X-Request-Id": replies.id})
+        # telling of a long prompt takes a while too
+        whole = await asyncio.to_thread(replies.whole, answers, asked.prompt_tokens)
+        return reply(whole, headers={"X-Request-Id": replies.id})
 
     async def while_there(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """What ``work`` gives, while the client is there to get it, and the server to send it. Raises ClientLeft, and

@@ -14,6 +14,7 @@ from spec_sdk.model.chat_template import RefusedMessages
 from spec_sdk.prompt_lines import check_unicode
 from spec_sdk.serve.bodies import NEUTRAL, NEUTRAL_IN_MESSAGES, Body, ChatBody, CompletionBody, Message
 from spec_sdk.serve.chats import messages_of
+from spec_sdk.serve.echo import Echo
 from spec_sdk.serve.faults import Refusal
 from spec_sdk.serve.structured import StructuredOutputs, asked_as, constraint_of, outputs_of, refused_structure
 
@@ -28,6 +29,7 @@ PLAIN = (
     "stop",
     "stop_token_ids",
     "ignore_eos",
+    "min_tokens",
 )
 """Options that the engine has under the same name."""
 
@@ -37,7 +39,8 @@ class Asked:
     """A request that the engine takes: each prompt's token ids and options, ``n`` answers for each.
 
     ``logprobs``: whether a client is told of them, which is not so if only the options are there. ``structured``:
-    the option that asks for the answer's structure.
+    the option that asks for the answer's structure. ``echoes``: the prompt of each answer, where they are sent back.
+    ``prompts_only``: whether answers are to have no token.
     """
 
     prompts: list[list[int]]
@@ -45,6 +48,8 @@ class Asked:
     n: int
     logprobs: bool
     structured: str
+    echoes: list[Echo]
+    prompts_only: bool
 
     @property
     def answers(self) -> int:
@@ -86,7 +91,11 @@ def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
     except UserError as error:
         refusal = refused_structure(str(error), structure)
         raise refusal or refused(error, "messages" if isinstance(body, ChatBody) else "prompt") from error
-    return Asked(prompts, options, body.n or 1, "logprobs" in shared, structure)
+    n, logprobs = body.n or 1, "logprobs" in shared
+    echoes = _echoes(body, prompts, engine) if isinstance(body, CompletionBody) and body.echo else []
+    return Asked(
+        prompts, options, n, logprobs, structure, [echo for echo in echoes for _ in range(n)], body.max_tokens == 0
+    )
 
 
 def refused(error: UserError, prompt: str) -> Refusal:
@@ -109,6 +118,8 @@ def _refuse_what_is_not_offered(body: Body) -> None:
             _refuse_unless_neutral(message, NEUTRAL_IN_MESSAGES, f"messages.{place}.")
     if isinstance(body, CompletionBody) and body.best_of not in (None, body.n or 1):
         raise Refusal(400, "best_of: it must be n, or be left out", "best_of", "unsupported_parameter")
+    if isinstance(body, CompletionBody) and body.max_tokens == 0 and not body.echo:
+        raise Refusal(400, "max_tokens: 0 needs echo=true", "max_tokens")
     if isinstance(body, ChatBody) and body.top_logprobs is not None and not body.logprobs:
         raise Refusal(400, "top_logprobs: it needs logprobs=true", "top_logprobs")
     if body.stream_options is not None and not body.stream:
@@ -134,7 +145,8 @@ def _options(body: Body, outputs: StructuredOutputs | None) -> RequestOptions:
     if body.logit_bias:
         given["logit_bias"] = _bias(body.logit_bias)
     if (length := _max_tokens(body)) is not None:
-        given["max_new_tokens"] = length
+        # the engine answers with one token at least
+        given["max_new_tokens"] = max(length, 1)
     if body.stream_options is not None and body.stream_options.include_speculation:
         given["trace"] = True
     if isinstance(body, ChatBody):
@@ -142,6 +154,8 @@ def _options(body: Body, outputs: StructuredOutputs | None) -> RequestOptions:
             given["logprobs"] = body.top_logprobs or 0
     elif (logprobs := cast(CompletionBody, body).logprobs) is not None:
         given["logprobs"] = logprobs
+        if cast(CompletionBody, body).echo:
+            given["prompt_logprobs"] = logprobs
     return cast(RequestOptions, given)
 
 
@@ -168,6 +182,12 @@ def _prompt_tokens(body: CompletionBody, engine: Engine) -> list[list[int]]:
     several = isinstance(given, list) and not isinstance(given[0], int)
     prompts: Sequence[Any] = given if several else [given]
     return [_text_tokens(one, engine) if isinstance(one, str) else list(one) for one in prompts]
+
+
+def _echoes(body: CompletionBody, prompts: Sequence[list[int]], engine: Engine) -> list[Echo]:
+    given: Any = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    texts = given if isinstance(given[0], str) else map(engine.tokenizer.decode, prompts)
+    return [Echo(text, tokens) for text, tokens in zip(texts, prompts, strict=True)]
 
 
 def _text_tokens(text: str, engine: Engine) -> list[int]:

@@ -33,8 +33,8 @@ class StreamOptions(Strict):
 
 class Body(OlderNames):
     """What both kinds of request have. ``top_k``, ``min_p``, ``repetition_penalty``, ``stop_token_ids``,
-    ``ignore_eos``, ``structured_outputs``, its older names and what follows it are not OpenAI's; its client sends them
-    as ``extra_body``. What follows ``structured_outputs`` may be sent, but not ask for anything.
+    ``ignore_eos``, ``min_tokens``, ``structured_outputs``, its older names and what follows it are not OpenAI's; its
+    client sends them as ``extra_body``. What follows ``structured_outputs`` may be sent, but not ask for anything.
     """
 
     model: str | None = None
@@ -54,12 +54,12 @@ class Body(OlderNames):
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=LARGEST_INT64)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    min_tokens: Any = None
     skip_special_tokens: Any = None
     spaces_between_special_tokens: Any = None
     include_stop_str_in_output: Any = None
@@ -70,7 +70,9 @@ class Body(OlderNames):
 
 
 class CompletionBody(Body):
-    """``POST /v1/completions``. A prompt is a text or token ids, or a list of several."""
+    """``POST /v1/completions``. A prompt is a text or token ids, or a list of several. ``max_tokens`` may be 0 where
+    the prompt is sent back.
+    """
 
     prompt: (
         str
@@ -78,6 +80,7 @@ class CompletionBody(Body):
         | Annotated[list[str], Field(min_length=1, max_length=128)]
         | Annotated[list[TokenIds], Field(min_length=1, max_length=128)]
     )
+    max_tokens: Annotated[int, Field(ge=0, le=LARGEST_INT64)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
@@ -140,7 +143,6 @@ class ChatBody(Body):
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "echo": (False,),
     "suffix": ("",),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -151,7 +153,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "web_search_options": (),
     "store": (False,),
-    "min_tokens": (0,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "include_stop_str_in_output": (False,),

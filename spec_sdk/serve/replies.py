@@ -14,6 +14,7 @@ from spec_sdk.engine.token_logprobs import TokenLogprob
 from spec_sdk.metrics import ratio
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.model.tokenizer_stream import TokenStream
+from spec_sdk.serve.echo import Echo
 from spec_sdk.serve.speculation import told as told_of_steps
 
 LEAST = -9999.0
@@ -31,11 +32,14 @@ class Told:
 
 @dataclass
 class Replies(ABC):
-    """The replies to one request. ``logprobs``: whether it asked for them."""
+    """The replies to one request. ``logprobs``: whether it asked for them. ``echoes``: the prompt of each answer, if
+    answers are sent behind them.
+    """
 
     model: str
     tokenizer: Tokenizer
     logprobs: bool
+    echoes: Sequence[Echo] = ()
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
     _told: dict[int, Told] = field(default_factory=dict)
@@ -54,7 +58,7 @@ class Replies(ABC):
     def chunks(self, index: int, part: Part) -> list[dict[str, Any]]:
         """What a part adds to the answer with this ``index``; none if there is nothing yet to tell."""
         told = self._told.setdefault(index, self._nothing_told())
-        choices = [] if told.begun else self._begin(index)
+        choices = [] if told.begun else self._begin(index, part, told)
         told.begun = True
         if part.text or part.finish_reason or part.steps or (self.logprobs and part.logprobs):
             choice = self._chunk(index, part, told)
@@ -71,8 +75,8 @@ class Replies(ABC):
     def _nothing_told(self) -> Told:
         return Told(self.tokenizer.stream())
 
-    def _begin(self, index: int) -> list[dict[str, Any]]:
-        return []
+    @abstractmethod
+    def _begin(self, index: int, part: Part, told: Told) -> list[dict[str, Any]]: ...
 
     @abstractmethod
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]: ...
@@ -87,12 +91,32 @@ class CompletionReplies(Replies):
     prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        return {
-            "index": index,
-            "text": answer.text,
-            "logprobs": self._logprobs(answer.logprobs, self._nothing_told()),
-            "finish_reason": answer.finish_reason,
-        }
+        told = self._nothing_told()
+        text, echoed = self._echoed(index, answer.prompt_logprobs, told)
+        logprobs = self._logprobs(answer.logprobs, told)
+        if echoed is not None and logprobs is not None:
+            logprobs = {name: [*echoed[name], *own] for name, own in logprobs.items()}
+        reason = answer.finish_reason
+        return {"index": index, "text": text + answer.text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _begin(self, index: int, part: Part, told: Told) -> list[dict[str, Any]]:
+        if not self.echoes:
+            return []
+        text, logprobs = self._echoed(index, part.prompt_logprobs, told)
+        return [{"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}]
+
+    def _echoed(self, index: int, logprobs: Sequence[TokenLogprob], told: Told) -> tuple[str, dict[str, Any] | None]:
+        """What stands before the answer: nothing, or its prompt, whose first token follows nothing and has nulls."""
+        if not self.echoes:
+            return "", None
+        echo = self.echoes[index]
+        columns = self._logprobs([TokenLogprob(echo.tokens[0], 0.0), *logprobs], told)
+        if columns is not None:
+            columns["token_logprobs"][0] = columns["top_logprobs"][0] = None
+            # a tokenizer may not give back the text as it came
+            columns["text_offset"] = [min(offset, len(echo.text)) for offset in columns["text_offset"]]
+        told.text, told.offset = self.tokenizer.stream(), len(echo.text)
+        return echo.text, columns
 
     def _chunk(self, index: int, part: Part, told: Told) -> dict[str, Any]:
         logprobs = self._logprobs(part.logprobs, told)
@@ -143,7 +167,7 @@ class ChatReplies(Replies):
             "finish_reason": answer.finish_reason,
         }
 
-    def _begin(self, index: int) -> list[dict[str, Any]]:
+    def _begin(self, index: int, part: Part, told: Told) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": "", "refusal": None}
         return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 

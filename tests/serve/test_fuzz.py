@@ -37,6 +37,8 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "logprobs": st.integers(-1, 21) | st.booleans(),
     "logit_bias": st.dictionaries(st.integers(-1, 500).map(str), st.floats(-101, 101), max_size=4),
     "seed": st.integers(-1, 2**64),
+    "echo": st.booleans(),
+    "min_tokens": st.integers(-1, 4),
     "stop": st.text(max_size=3) | st.lists(st.text(max_size=3), max_size=17),
 }
 """Values that are often, but not always, right."""
