@@ -141,7 +141,11 @@ def decoder_logits(session: Session) -> list[list[float]]:
 def answers_of(pipeline: Pipeline, settings: Settings, emit: Callable[[dict[str, Any]], None] | None = None) -> Any:
     """The new tokens of two prompts, held to the constraint of ``settings``."""
     options = {"constraint": pipeline.constraints.of(settings.constraint)} | ({} if emit is None else {"emit": emit})
-    return [tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i, **options) for i in range(2)]
+    # the other ranks follow a prompt that is scored, too
+    scored = [{}, {"prompt_logprobs": 1}]
+    return [
+        tokens_of(pipeline, PROMPT[i:], NEW, ignore_eos=True, request_id=i, **options, **scored[i]) for i in range(2)
+    ]
 
 
 def speculated(pipeline: Pipeline) -> tuple[list[list[int]], list[dict[str, Any]]]:
