@@ -166,8 +166,8 @@ class Scheduler:
             state, prompt = active.state, active.state.tokens[:-1]
             given = state.encoder_input
             # what a cache has of a prompt gives no logits
-            fed = prompt if state.prompt_logprobs is None else []
-            shared = {slot: self._shared(slot, fed, given) for slot in self._roster.free}
+            reusable = prompt if state.prompt_logprobs is None else []
+            shared = {slot: self._shared(slot, reusable, given) for slot in self._roster.free}
             state.slot = max(self._roster.free, key=lambda slot: (shared[slot], -slot))
             self._roster.free.remove(state.slot)
             self._roster.active.append(active)

@@ -23,6 +23,7 @@ def without_tokens(part: Part) -> Part:
 
 
 def _without_tokens(answer: Answer) -> Answer:
-    metrics = {**answer.metrics, "new_tokens": 0}
+    # a pass whose token is dropped would count as one that accepted nothing
+    metrics = {**answer.metrics, "new_tokens": 0, "steps": 0}
     reason = "length" if answer.finish_reason == "stop" else answer.finish_reason
     return dataclasses.replace(answer, text="", tokens=[], logprobs=[], steps=[], finish_reason=reason, metrics=metrics)
