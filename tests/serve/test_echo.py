@@ -104,6 +104,15 @@ def test_offsets_point_into_prompt_and_answer(client: openai.OpenAI) -> None:
         assert choice.text.startswith("" if token.startswith("bytes:") else token.replace("</s>", ""), offset)
 
 
+def test_an_answer_behind_half_a_character_has_offsets_of_its_own(client: openai.OpenAI, engine: Engine) -> None:
+    prompt = engine.tokenizer.encode("Hi 😀")[:-1]
+    choice = client.completions.create(model=MODEL, prompt=prompt, echo=True, logprobs=0, max_tokens=4).choices[0]
+    before = engine.tokenizer.decode(prompt)
+    assert before.endswith("\ufffd") and choice.text.startswith(before)
+    assert choice.logprobs is not None and choice.logprobs.text_offset is not None
+    assert choice.logprobs.text_offset[len(prompt)] == len(before) > choice.logprobs.text_offset[len(prompt) - 1]
+
+
 def test_min_tokens_and_what_generation_tasks_send(client: openai.OpenAI, engine: Engine) -> None:
     [whole] = engine.generate(QUESTION, chat=False, max_new_tokens=12)
     asked: Any = {"model": MODEL, "prompt": QUESTION, "max_tokens": 12, "temperature": 0, "seed": 1234}
