@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ FACTORS = {
     "Q4_K": {0: 1 / 150, 2: 1 / 20},
     "Q5_K": {0: 1 / 300, 2: 1 / 20},
     "Q6_K": {208: 1 / 1400},
+    "IQ4_NL": {0: 1 / 70},
+    "IQ4_XS": {0: 1 / 1300},
+    "MXFP4": {},
 }
 """Where a block has float16 factors, and what these are where weights are of size 1."""
 SIZE = 0.02
@@ -23,9 +27,11 @@ SIZE = 0.02
 
 @dataclass(frozen=True)
 class Shape:
-    """A model as GGUF files describe it. ``gains``: norms beside those before the sub-layers, name → dims.
+    """A model as GGUF files describe it. ``gains``: norms beside those before the sub-layers, name → dims;
+    ``second_norm``: that before the MLP.
 
     ``experts``: how many there are in each layer, in the place of an MLP of ``inner`` dims; a token has ``per_token``.
+    ``floats``: what every layer has besides in float32, name → dims. ``tied``: the embedding is the output head.
     """
 
     title: str
@@ -41,6 +47,9 @@ class Shape:
     window: int | None = None
     experts: int = 0
     per_token: int = 0
+    second_norm: str = "ffn_norm"
+    tied: bool = True
+    floats: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def has_more_bits(self, layer: int) -> bool:
         """In mixes: the first and the last eighth of the layers, and every third between."""
@@ -52,9 +61,11 @@ class Shape:
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         yield "token_embd", -1, (self.vocabulary, self.hidden)
         yield "output_norm", -1, (self.hidden,)
+        if not self.tied:
+            yield "output", -1, (self.vocabulary, self.hidden)
         for layer in range(self.layers):
             yield "attn_norm", layer, (self.hidden,)
-            yield "ffn_norm", layer, (self.hidden,)
+            yield self.second_norm, layer, (self.hidden,)
             for name, dims in self.gains.items():
                 yield name, layer, (dims,)
             yield "attn_q", layer, (q, self.hidden)
@@ -86,8 +97,29 @@ SHAPES = {
         experts=128,
         per_token=8,
     ),
+    "gpt_oss_20b": Shape(
+        "6 of 24 layers of gpt-oss 20B",
+        "gpt-oss",
+        *(2880, 2880, 6, 64, 8, 64, 32000),
+        window=128,
+        experts=32,
+        per_token=4,
+        second_norm="post_attention_norm",
+        tied=False,
+        floats={
+            "attn_q.bias": (4096,),
+            "attn_k.bias": (512,),
+            "attn_v.bias": (512,),
+            "attn_output.bias": (2880,),
+            "attn_sinks.weight": (64,),
+            "ffn_gate_inp.bias": (32,),
+            "ffn_gate_exps.bias": (32, 2880),
+            "ffn_up_exps.bias": (32, 2880),
+            "ffn_down_exps.bias": (32, 2880),
+        },
+    ),
 }
-"""The Llama and the Qwen have smaller vocabularies than the real ones."""
+"""All but the Gemma have smaller vocabularies than the real ones."""
 
 _MORE_BITS = ("attn_v", "ffn_down", "ffn_down_exps")
 KindOf = Callable[[Shape, str, int], str]
@@ -108,8 +140,12 @@ MIXES: dict[str, KindOf] = {
     "Q5_K_M": _medium("Q5_K"),
     "Q6_K": lambda shape, name, layer: "Q6_K",
     "Q8_0": lambda shape, name, layer: "Q8_0",
+    "IQ4_NL": lambda shape, name, layer: "Q8_0" if name == "token_embd" else "IQ4_NL",
+    "IQ4_XS": lambda shape, name, layer: "Q6_K" if name == "token_embd" else "IQ4_XS",
+    # as gpt-oss is published
+    "MXFP4": lambda shape, name, layer: "MXFP4" if name.endswith("_exps") else "Q8_0",
 }
-"""Those of K-quants take rows of whole 256."""
+"""Those of K-quants, and IQ4_XS, take rows of whole 256."""
 
 
 def write_random_gguf(path: Path, mix: str, shape: Shape = SHAPES["llama_1b"]) -> None:
@@ -134,6 +170,9 @@ def write_random_gguf(path: Path, mix: str, shape: Shape = SHAPES["llama_1b"]) -
         writer.add_expert_used_count(shape.per_token)
         writer.add_expert_feed_forward_length(shape.inner)
     _add_tokenizer(writer, shape.vocabulary)
+    for name, dims in shape.floats.items():
+        for layer in range(shape.layers):
+            writer.add_tensor(f"blk.{layer}.{name}", rng.standard_normal(dims, np.float32))
     for name, layer, dims in shape.tensors():
         stored = f"{name}.weight" if layer < 0 else f"blk.{layer}.{name}.weight"
         if len(dims) == 1:
@@ -157,6 +196,9 @@ def random_blocks(rng: np.random.Generator, kind: str, dims: Sequence[int], devi
     blocks = rng.integers(0, 256, (*rows, columns // weights, size), dtype=np.uint8)
     for at, factor in FACTORS[kind].items():
         blocks[..., at : at + 2] = np.array([factor * deviation], "<f2").view(np.uint8)
+    if kind == "MXFP4":
+        # numbers of 4 bits have a mean square of about 9
+        blocks[..., 0] = 127 + round(math.log2(deviation / 3))
     return blocks.reshape(*rows, -1)
 
 

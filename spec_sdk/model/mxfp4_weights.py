@@ -8,8 +8,9 @@ Legend: E experts, O outputs, R some of them, I inputs, G groups of 32 inputs, C
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.mxfp4 import FLOAT4, half_of_powers
 from spec_sdk.model.safetensors_reader import TensorFiles
 from spec_sdk.model.stored_matrices import CODES, LEVELS, SCALE
-from spec_sdk.ops.quantized import GROUP, bytes_of_group, packed_codes
+from spec_sdk.ops.quantized import GROUP, bytes_of_group
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
@@ -75,26 +76,28 @@ class Mxfp4Weights:
         """A tensor as stored, memory-mapped, or a part of a matrix. Raises KeyError for an unknown name, UserError for
         scales that float16 does not hold.
         """
-        if name not in self._rows:
+        of = self._rows.get(name)
+        if of is None:
             return self._files.tensor(name)
-        return self.part(name, range(self.shapes[name][0]))
+        rows = range(self.shapes[name][0])
+
+        def mapped(ending: str, first: int, end: int) -> torch.Tensor:
+            return self._files.tensor(of.stored + ending).flatten(0, 1)[first:end]
+
+        return self._read(name, of, rows, mapped)
 
     def part(self, name: str, rows: range, columns: range | None = None) -> torch.Tensor:
         """Some rows and columns of a tensor. Raises what :meth:`tensor` raises, and UserError for a torn file."""
         of = self._rows.get(name)
         if of is None:
             return self._files.part(name, rows, columns)
-        if of.part == LEVELS:
-            return torch.tensor(FLOAT4, dtype=torch.int8)[rows.start : rows.stop]
-        groups = self._files.shape(of.stored + _SCALES)[2]
-        # what lies between these rows is read with them
-        first, end = of.first + rows.start * of.step, of.first + (rows.stop - 1) * of.step + 1
-        if of.part == SCALE:
-            exponent_OG = self._files.part(of.stored + _SCALES, range(first, end))
-            part_RC = self._scales(name, exponent_OG[:: of.step])
-        else:
-            byte_XK = self._files.part(of.stored + _BLOCKS, range(first * groups, end * groups))
-            part_RC = _codes(byte_XK.view(end - first, groups, -1)[:: of.step])
+
+        def copied(ending: str, first: int, end: int) -> torch.Tensor:
+            shape = self._files.shape(of.stored + ending)[2:]
+            each = math.prod(shape[:-1])
+            return self._files.part(of.stored + ending, range(first * each, end * each)).view(end - first, *shape)
+
+        part_RC = self._read(name, of, rows, copied)
         return part_RC if columns is None else part_RC[:, columns.start : columns.stop]
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -122,6 +125,16 @@ class Mxfp4Weights:
             raise UserError(f"{self.where}: '{scales}' does not fit '{blocks}'")
         return shape[0], shape[1], shape[2]
 
+    def _read(self, name: str, of: _Rows, rows: range, stored: Callable[[str, int, int], torch.Tensor]) -> torch.Tensor:
+        """Rows of a matrix's part; ``stored`` gives all rows between two of a tensor, by its ending."""
+        if of.part == LEVELS:
+            return torch.tensor(FLOAT4, dtype=torch.int8)[rows.start : rows.stop]
+        # what lies between these rows comes with them
+        first, end = of.first + rows.start * of.step, of.first + (rows.stop - 1) * of.step + 1
+        if of.part == SCALE:
+            return self._scales(name, stored(_SCALES, first, end)[:: of.step])
+        return _codes(stored(_BLOCKS, first, end)[:: of.step])
+
     def _scales(self, name: str, exponent_RG: torch.Tensor) -> torch.Tensor:
         scale_RG = torch.from_numpy(half_of_powers(exponent_RG.numpy())).half()
         if not scale_RG.isfinite().all():
@@ -131,5 +144,7 @@ class Mxfp4Weights:
 
 def _codes(byte_RGC: torch.Tensor) -> torch.Tensor:
     """[R, C] as a :class:`~spec_sdk.ops.quantized.QuantizedMatrix` has them, of bytes [R, G, C]."""
-    code_RGK = torch.stack((byte_RGC & 15, byte_RGC >> 4), -1).flatten(2)
-    return packed_codes(code_RGK.view(torch.int8), 4)
+    first_RGC, second_RGC = byte_RGC.chunk(2, -1)
+    # of the first half of the inputs the lower halves of bytes are made, of the second the upper ones
+    even_RGC, odd_RGC = first_RGC & 15 | second_RGC << 4, first_RGC >> 4 | second_RGC & 240
+    return torch.stack((even_RGC, odd_RGC), -1).flatten(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.feed_forward import GatedMLP, MixtureOfExperts, Routing
+from spec_sdk.ops.feed_forward import GatedMLP, MixtureOfExperts, Routing, activated
 from spec_sdk.ops.host_reads import total
 from spec_sdk.ops.linear import Projection
 from spec_sdk.tree import TokenTree
@@ -46,7 +47,7 @@ class Noting(GatedMLP):
 
 
 def mixture(seed: int, routing: Routing, shared: bool = False, corrected: bool = False) -> MixtureOfExperts:
-    """``shared``: with a gate, unless scores are corrected."""
+    """``shared``: with a gate, unless scores are corrected; ``corrected``: the router has a bias, too."""
     rng = torch.Generator().manual_seed(seed)
 
     def expert(width: int) -> Noting:
@@ -56,7 +57,8 @@ def mixture(seed: int, routing: Routing, shared: bool = False, corrected: bool =
     experts = [expert(I) for _ in range(E)]
     router_EM, besides = torch.randn(E, M, generator=rng), expert(2 * I) if shared else None
     if corrected:
-        return MixtureOfExperts(router_EM, experts, routing, besides, correction_E=torch.randn(E, generator=rng) * 0.3)
+        correction_E, bias_E = torch.randn(E, generator=rng) * 0.3, torch.randn(E, generator=rng)
+        return MixtureOfExperts(router_EM, experts, routing, besides, correction_E=correction_E, router_bias_E=bias_E)
     gate_1M = torch.randn(1, M, generator=rng) if shared else None
     return MixtureOfExperts(router_EM, experts, routing, besides, gate_1M)
 
@@ -64,6 +66,7 @@ def mixture(seed: int, routing: Routing, shared: bool = False, corrected: bool =
 def by_definition(moe: MixtureOfExperts, x_M: torch.Tensor) -> torch.Tensor:
     """One row, expert by expert."""
     how, logit_E = moe.routing, moe.router_EM @ x_M
+    logit_E = logit_E if moe.router_bias_E is None else logit_E + moe.router_bias_E
     score_E = torch.sigmoid(logit_E) if how.scored_by == "sigmoid" else torch.softmax(logit_E, -1)
     choice = (score_E if moe.correction_E is None else score_E + moe.correction_E).tolist()
     size = E // how.groups
@@ -122,6 +125,15 @@ def test_only_experts_that_a_row_chose_are_computed_and_each_once() -> None:
     rows = [expert.rows for expert in moe.experts if isinstance(expert, Noting)]
     assert rows == [[count] if count else [] for count in counts]
     assert isinstance(moe.shared, Noting) and moe.shared.rows == [2]
+
+
+@pytest.mark.parametrize(("gate", "up"), [(2.0, 3.0), (9.0, -3.0), (-9.0, 8.0), (7.5, -8.0), (-0.5, 0.25)])
+def test_a_clamped_swiglu(gate: float, up: float) -> None:
+    """Both are held within 7, but the gate not from below; what the gate multiplies has one added."""
+    held, held_up = min(gate, 7.0), max(-7.0, min(up, 7.0))
+    expected = held / (1 + math.exp(-1.702 * held)) * (held_up + 1)
+    found = activated(torch.tensor([gate]), torch.tensor([up]), "clamped_swiglu")
+    assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
 def test_there_is_no_capacity() -> None:

@@ -35,7 +35,7 @@ EXPERTS = (
     Mutant(
         "experts: chosen in the dtype of the model",
         FEED_FORWARD,
-        "F.linear(x_KM.float(), self.router_EM)",
+        "F.linear(x_KM.float(), self.router_EM, self.router_bias_E)",
         "F.linear(x_KM, self.router_EM.to(x_KM.dtype)).float()",
         ("tests/model/test_mixture.py::test_the_choice_is_made_in_float32",),
     ),
@@ -70,7 +70,7 @@ EXPERTS = (
     Mutant(
         "native experts: a correction is left out",
         KERNEL,
-        "experts.bias ? _biased.data() : _score.data()",
+        "experts.correction ? _biased.data() : _score.data()",
         "_score.data()",
         (NATIVE,),
     ),

@@ -121,8 +121,8 @@ NEARLY_LLAMAS = (
     Mutant(
         "native: every MLP has SiLU",
         "plugins/backends/spec_sdk_backends/native/source/feed_forward.h",
-        "if (work.shape.gelu)",
-        "if (false)",
+        "else if (work.shape.activation == 1)",
+        "else if (false)",
         (NATIVE,),
     ),
     Mutant(

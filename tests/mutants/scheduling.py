@@ -324,8 +324,8 @@ SCHEDULING = (
     Mutant(
         "prefill: always the prompt's first chunk",
         SCHEDULER,
-        "prompt[done : done + PREFILL_CHUNK]",
-        "prompt[:PREFILL_CHUNK]",
+        "prompt[done : done + most]",
+        "prompt[:most]",
         (f"{OF_SCHEDULER}::test_a_long_prompt_is_fed_in_chunks_beside_others_that_go_on",),
     ),
     Mutant(

@@ -32,6 +32,7 @@ from tests.mutants.draft_heads import DRAFT_HEADS
 from tests.mutants.experts import EXPERTS
 from tests.mutants.exporting import EXPORTING
 from tests.mutants.families import FAMILIES
+from tests.mutants.gpt_oss import GPT_OSS
 from tests.mutants.gpu_graphs import GPU_GRAPHS
 from tests.mutants.growth import GROWTH
 from tests.mutants.hydra import HYDRA
@@ -86,6 +87,7 @@ LISTS = (
     DETERMINISTIC_CUDA,
     LAYER_KINDS,
     EXPERTS,
+    GPT_OSS,
     FAMILIES,
     NEARLY_LLAMAS,
     CHECKPOINTS,

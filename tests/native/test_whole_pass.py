@@ -16,12 +16,14 @@ from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ops.embedding import Embedding
+from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_backends.native.products import NativeProjection
+from spec_sdk_backends.native.side_by_side import SideBySide
 from spec_sdk_backends.native.whole_pass import NativeWholePass, Passed, native_whole_pass
 from tests.native.test_growing import native_executor
+from tests.native.test_products import BY_LEVELS, quantized
 from tests.support.real_pipelines import bench_prompts, pipeline_of
 from tests.support.real_pipelines import tokens_of as tokens_of_pipeline
 from tests.support.tiny_checkpoints import VOCABULARY
@@ -106,6 +108,23 @@ def test_few_output_rows_and_either_cache(form: str, passes: list[bool], monkeyp
     assert passes and all(passes)
     monkeypatch.setattr(NativeWholePass, "__call__", lambda self, *arguments: None)
     assert all(torch.equal(one, other) for one, other in zip(whole, results(reduced), strict=True))
+
+
+@pytest.mark.parametrize("laid_out", [False, True])
+@torch.no_grad()
+def test_an_embedding_by_levels(laid_out: bool, passes: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GGUF file's in IQ4_NL, with or without an output head of the same weights."""
+    executor = native_executor("qwen3", torch.float32, "dense")
+    matrix = quantized(VOCABULARY, executor.decoder.embedding.width, BY_LEVELS)
+    executor.decoder.embedding = QuantizedEmbedding(SideBySide.of(matrix) if laid_out else matrix, torch.float32)
+    token_1N = torch.tensor([tokens(20, 1)])
+    looked_up = executor.decoder.embedding(token_1N)
+    assert torch.equal(looked_up[0], matrix.dequantized(torch.float32)[token_1N[0]])
+    del passes[:]
+    whole = results(executor)
+    assert passes and all(passes)
+    monkeypatch.setattr(NativeWholePass, "__call__", lambda self, *arguments: None)
+    assert all(torch.equal(one, other) for one, other in zip(whole, results(executor), strict=True))
 
 
 def of(run: Callable[[Session], object], runner: Any = None) -> Session:
