@@ -1,7 +1,10 @@
 """All levels of speculation together beside each of them alone: same prompts, same process.
 
     python -m benchmarks.levels --count 8 --new-tokens 32
+    python -m benchmarks.levels --count 8 --new-tokens 32 backend.activations=exact
 
+The second is for weights in few bits on CPUs, where plain decoding rounds rows and a predicted attention's model does
+not.
 Token (a tree from a draft model), token and layer (EasySpec), attention (ALSpec), and all three in one pipeline. Per
 pipeline: mean accepted tokens, acceptance rate, attention hit rate by pass and by row (a tree pass hits in a layer only
 if all its rows do), and tokens per second over plain decoding's, which takes turns with it. Quality: answers equal to

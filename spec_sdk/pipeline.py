@@ -247,6 +247,8 @@ def build_pipeline(
     backend = backend or joined_backend(settings, registry)
     if settings.deterministic and beside is None:
         backend.be_deterministic()
+    if attention is not None:
+        _multiply_rows_exactly(settings, backend, beside is not None)
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
         raise UserError(
@@ -313,6 +315,25 @@ def build_pipeline(
             f"{'verifier=multi_step' if attention is None else 'predictor=none'}"
         )
     return pipeline
+
+
+def _multiply_rows_exactly(settings: Settings, backend: Backend, loaded: bool) -> None:
+    """For a target whose attention is predicted: else its exact attention is not plain decoding's up to rounding.
+
+    Of models that are ``loaded`` it is only said where they multiply otherwise. Raises UserError for derivatives of
+    rounded rows.
+    """
+    if not loaded:
+        backend.keep_rows_exact()
+    if not backend.ops.rounds_rows:
+        return
+    if settings.error_bounds:
+        raise UserError("error_bounds: rounded rows have no derivatives; use backend.activations=exact")
+    print(
+        "warning: rows are rounded to 8 bits, which last bits of attention tip: threshold 0 is not plain decoding "
+        "token by token; backend.activations=exact leaves them as they are",
+        file=sys.stderr,
+    )
 
 
 def _device_groups(place: Placement, ranks: Ranks, settings: Settings) -> DeviceGroups:
@@ -437,7 +458,7 @@ class _AttentionLevel:
 
 def _attention_level(settings: Settings, registry: Registry) -> _AttentionLevel | None:
     """What speculates on attention; None if nothing does."""
-    if settings.predictor.get("name") == "none":
+    if not settings.speculates_on_attention:
         return None
     make_predictor: Any
     make_verifier: Any

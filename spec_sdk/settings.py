@@ -236,6 +236,11 @@ class Settings:
     overrides: tuple[str, ...] = ()
 
     @property
+    def speculates_on_attention(self) -> bool:
+        """Whether the target's attention is predicted."""
+        return self.predictor.get("name") != "none"
+
+    @property
     def kept(self) -> Mapping[str, Any]:
         """The whole config, the prompt left out where prompts are not to be kept."""
         return self.resolved if self.save_prompts else {**self.resolved, "prompt": None}

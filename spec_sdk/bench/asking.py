@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spec_sdk.bench.bench_directory import BenchDirectory
@@ -64,13 +64,20 @@ def _constraint(app: Settings) -> dict[str, Any] | None:
 
 
 def load_target(
-    app: Settings, target: Settings, registry: Registry, answers: int, directory: BenchDirectory
+    app: Settings,
+    target: Settings,
+    registry: Registry,
+    answers: int,
+    directory: BenchDirectory,
+    candidates: Iterable[Settings] = (),
 ) -> Pipeline:
-    """Plain decoding of the target, beside which candidates are built; the record of the run is written.
+    """Plain decoding of the target, beside which ``candidates`` are built; the record of the run is written.
 
     ``answers``: about how many each candidate gives. Raises UserError.
     """
     backend = joined_backend(target, registry)
+    if any(candidate.speculates_on_attention for candidate in candidates):
+        backend.keep_rows_exact()
     backend.expect(answers * app.max_new_tokens)
     base = build_pipeline(target, registry, backend)
     # refused before there is a record

@@ -105,7 +105,7 @@ def entrant_of(chosen: Chosen, base: Pipeline, registry: Registry) -> Entrant:
 
     def open_it() -> Candidate:
         settings = chosen.settings
-        speculates = settings.predictor.get("name") != "none"
+        speculates = settings.speculates_on_attention
         threshold: Any = settings.attention_verifier.get("threshold") if speculates else None
         plugins = plugins_of(settings, registry)
         return PipelineCandidate(chosen.name, make, chosen.overrides, plugins, threshold, settings.constraint)

@@ -93,6 +93,12 @@ class Backend(Plugin, ABC):
             f"deterministic: on backend '{self.name}' a row's bits depend on the rows beside it; use backend=cpu"
         )
 
+    def keep_rows_exact(self) -> None:
+        """From now on load models that multiply rows as they are, unless the user asks for another way: told before
+        :meth:`load` and :attr:`ops`, where attention is computed in another order than plain decoding's, whose last
+        bits would tip rounded rows. Does nothing by default.
+        """
+
     @property
     def compiled(self) -> Mapping[str, Any]:
         """What was compiled or captured for this run, as plain data for reports; empty by default."""

@@ -31,18 +31,22 @@ SMALL_BLOCK = 64
 def with_lowest_tokens(executor: TorchExecutor, tokens: int, option: str) -> TorchExecutor:
     """The same model, its weights shared, with an output head over the ``tokens`` lowest ids: a copy of those rows.
 
-    Raises UserError, naming ``option``, for a model whose head is over some tokens only, or divided among ranks.
+    Raises UserError, naming ``option``, for a model whose head is divided among ranks, or over some tokens only, and
+    rows of others not at hand.
     """
     if executor.head_is_collective:
         raise UserError(f"{option}: a draft model that ranks divide drafts all tokens; leave it at null")
     decoder, head = executor.decoder, executor.decoder.output_head
     if isinstance(head, ReducedVocabularyHead):
-        raise UserError(
-            f"{option}: {tokens} tokens cannot be chosen: the draft model has rows of {len(head.token_R)} of "
-            f"{head.outputs} tokens; leave it at null"
-        )
+        if head.whole is None:
+            raise UserError(
+                f"{option}: {tokens} tokens cannot be chosen: the draft model has rows of {len(head.token_R)} of "
+                f"{head.outputs} tokens; leave it at null"
+            )
+        # chosen anew from the target's head, which those rows are of
+        head = head.whole
     if tokens >= head.outputs:
-        return executor
+        return executor.of_decoder(decoder.with_head(head))
     token_R = torch.arange(tokens, device=decoder.device)
     return executor.of_decoder(decoder.with_head(reduced(head, decoder.embedding, token_R, executor.ops)))
 

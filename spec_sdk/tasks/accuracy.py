@@ -130,7 +130,8 @@ class CompareAccuracy(Task):
         seeds, registry = self.config.seeds, Registry.discover()
         progress = ProgressLines(seeds)
         progress.say(f"loading {vanilla.settings.model.target}")
-        base = load_target(app, vanilla.settings, registry, len(prompts.conversations) * seeds, directory)
+        asked, answers = [each.settings for each in chosen], len(prompts.conversations) * seeds
+        base = load_target(app, vanilla.settings, registry, answers, directory, asked)
         if directory.found is None and app.save_prompts:
             directory.append(reference_records(references))
         plan = plan_of(app, base, prompts, seeds, [app.sampling.temperature], [1])

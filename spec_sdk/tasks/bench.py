@@ -127,7 +127,8 @@ class Bench(Task):
         progress = ProgressLines(config.rounds)
         progress.say(f"loading {vanilla.settings.model.target}")
         answers = turns * config.rounds * len(self._temperatures(app))
-        base = load_target(app, vanilla.settings, registry, answers, directory)
+        asked = [each.settings for each in chosen]
+        base = load_target(app, vanilla.settings, registry, answers, directory, asked)
         plan = plan_of(app, base, prompts, config.rounds, self._temperatures(app), config.batch_sizes)
         entrants: list[Entrant] = [entrant_of(each, base, registry) for each in (vanilla, *chosen)]
         entrants += self._peers(vanilla.settings, base, plan)

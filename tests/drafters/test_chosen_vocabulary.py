@@ -165,6 +165,19 @@ def test_where_passes_are_single_launches_all_tokens_are_drafted(name: str, monk
     assert with_all_tokens(few, 2**40) is None
 
 
+def test_other_tokens_than_a_draft_model_was_made_for() -> None:
+    """Of the target's own output head, which its rows are of."""
+    whole = TorchExecutor(load_decoder(ModelTensors("smollm", 3), CPU, torch.float32), Ops())
+    made_for = with_lowest_tokens(whole, FEW, "tests")
+    for tokens in (3, FEW + 20):
+        other, expected = (with_lowest_tokens(of, tokens, "tests") for of in (made_for, whole))
+        found, wanted = other.decoder.output_head, expected.decoder.output_head
+        assert isinstance(found, ReducedVocabularyHead) and isinstance(wanted, ReducedVocabularyHead)
+        assert found.token_R.tolist() == list(range(tokens)) and torch.equal(found.weight_OI, wanted.weight_OI)
+    every = with_lowest_tokens(made_for, VOCABULARY, "tests").decoder
+    assert every.output_head is whole.decoder.output_head and every.token_R is None
+
+
 @pytest.mark.parametrize("options", [{"width": 3}, {"growth": "dynamic", "width": 3}, {"children": "with_replacement"}])
 def test_conformance(options: dict[str, Any]) -> None:
     """What one request drafts does not depend on those beside it, nor on those before it in its slot."""

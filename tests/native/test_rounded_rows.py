@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import functools
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from spec_sdk.app import main
+from spec_sdk.errors import UserError
 from spec_sdk.model.chosen_weights import ChosenWeights
+from spec_sdk.model.executor import Executor
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops.quantized import BITS
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.rounded_rows import rounded_rows
+from spec_sdk.pipeline import build_pipeline
+from spec_sdk.registry import Registry
 from spec_sdk_backends.accelerate import AccelerateBackend, AccelerateConfig
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
 from spec_sdk_backends.native.crossover import most_rows
@@ -24,9 +31,10 @@ from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from tests.native.test_deterministic import Checkpoint
 from tests.native.test_products import DTYPES, FORMS, ROUNDING, ROWS, quantized, random, sizes
-from tests.support.real_pipelines import bench_prompts, pipeline_of, tokens_of
+from tests.support.real_pipelines import bench_prompts, pipeline_of, settings_of, tokens_of
 
 NEW_TOKENS = 32
+FEW_BITS = ("model.weights=auto", "backend=cpu")
 
 
 def exactly_rounded(x_NI: torch.Tensor) -> torch.Tensor:
@@ -134,6 +142,55 @@ def test_auto_rounds_where_whole_blocks_run_natively(family: str, dtype: torch.d
         parts = [*executor.decoder.projections, *(stack.qkv_projections[0] for stack in stacks)]
         found = {part.rounds for part in parts if isinstance(part, QuantizedProjection)}
         assert found == {rounds if activations == "auto" else activations == "int8"}, activations
+
+
+@pytest.mark.parametrize("activations", ["auto", "int8", "exact"])
+def test_auto_rounds_nothing_where_attention_is_predicted(activations: str) -> None:
+    """Told before anything is loaded."""
+    backend = CpuBackend(CpuConfig(native=True, activations=activations))
+    backend.keep_rows_exact()
+    assert backend.ops.rounds_rows is (activations == "int8")
+    executor = backend.load(ChosenWeights(Checkpoint("smollm"), "int4", lambda bits: True), torch.float32)
+    assert isinstance(executor, TorchExecutor)
+    parts = [part for part in executor.decoder.projections if isinstance(part, QuantizedProjection)]
+    assert parts and {part.rounds for part in parts} == {activations == "int8"}
+
+
+def test_predicted_attention_that_is_not_accepted_is_plain_decoding() -> None:
+    """With weights in few bits, whose rows plain decoding alone rounds."""
+    predicted = pipeline_of(*FEW_BITS, "pipeline=alspec", "predictor.size=8", "attention_verifier.threshold=0")
+    assert not predicted.backend.ops.rounds_rows
+    plain = predicted.vanilla()
+    for prompt in bench_prompts(predicted, 3, longest=400):
+        assert tokens_of(predicted, prompt, NEW_TOKENS) == tokens_of(plain, prompt, NEW_TOKENS)
+
+
+def test_predicted_attention_beside_rounded_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a model that is loaded it is said; bounds, which are derivatives, are refused."""
+    plain = pipeline_of(*FEW_BITS, "pipeline=vanilla")
+    assert plain.backend.ops.rounds_rows and "rounded" not in capsys.readouterr().err
+    settings = settings_of(*FEW_BITS, "pipeline=alspec")
+    build_pipeline(settings, Registry.discover(), beside=plain)
+    assert "threshold 0 is not plain decoding token by token; backend.activations=exact" in capsys.readouterr().err
+    with pytest.raises(UserError, match="error_bounds: rounded rows have no derivatives"):
+        pipeline_of(*FEW_BITS, "pipeline=alspec", "backend.activations=int8", "error_bounds=true")
+
+
+@pytest.mark.parametrize(("candidates", "exact"), [("[suffix]", False), ("[suffix,alspec]", True)])
+def test_a_bench_of_predicted_attention_rounds_nothing(
+    candidates: str, exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even for plain decoding, which is loaded first, and beside which the others stand."""
+    loaded: list[bool] = []
+
+    def load(self: CpuBackend, *arguments: Any) -> Executor:
+        loaded.append(self.ops.rounds_rows)
+        raise UserError("enough")
+
+    monkeypatch.setattr(CpuBackend, "load", load)
+    options = [f"task.pipelines={candidates}", "prompt=Hello", "backend=cpu", f"output_dir={tmp_path}"]
+    assert main(["task=bench", *options]) == 2
+    assert loaded == [not exact]
 
 
 def test_auto_rounds_nothing_where_sums_go_over_ranks() -> None:

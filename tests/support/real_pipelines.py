@@ -39,7 +39,7 @@ def pipeline_of(*overrides: str) -> Pipeline:
 def shared_models(target: str, draft: str, draft_layers: Any, **options: Any) -> Models:
     """In the place of :class:`Models`: the last two of them are kept, as a pipeline and its baseline share one."""
     backend = options["load"].__self__
-    made = (type(backend), str(backend.config), backend.deterministic)
+    made = (type(backend), str(backend.config), backend.deterministic, backend.ops.rounds_rows)
     forms = (options[name] for name in ("device", "dtype", "weights", "kv_cache", "draft_weights", "draft_ranks"))
     key = (target, draft, str(draft_layers), *made, *forms)
     if key not in _loaded:

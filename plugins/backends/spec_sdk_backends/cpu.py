@@ -114,6 +114,7 @@ class CpuBackend(Backend):
             torch.set_num_threads(config.threads)
         self._waiting = ThreadWaiting(config.wait)
         self._told = False
+        self._activations = config.activations
         self._native = choice_of(config.native, "backend.native")
         if self._native == "true":
             if not config.pack_weights:
@@ -128,7 +129,7 @@ class CpuBackend(Backend):
     @functools.cached_property
     def ops(self) -> Ops:
         native = not self._no_native_kernels
-        rounds = self.config.activations == IN_8_BITS or (self.config.activations == AUTO and native)
+        rounds = self._activations == IN_8_BITS or (self._activations == AUTO and native)
         other = CpuOps(self.config.pack_weights, self._waiting, rounds)
         return NativeOps(other, self._waiting, rounds) if native else other
 
@@ -146,6 +147,10 @@ class CpuBackend(Backend):
         if self._compilation.choice == "true":
             raise UserError("deterministic: compiled graphs round in other places; leave out backend.compile=true")
         self.deterministic = True
+
+    def keep_rows_exact(self) -> None:
+        if self._activations == AUTO:
+            self._activations = EXACT
 
     def expect(self, tokens: int) -> None:
         super().expect(tokens)
@@ -187,7 +192,7 @@ class CpuBackend(Backend):
                 # K and V come of such products: their own rounding is finer
                 executor.keep_cache_in("bfloat16")
             return executor
-        if self.config.activations == AUTO:
+        if self._activations == AUTO:
             # a row of torch's hangs on those beside it, by last bits that tip codes
             leave_rows_exact(decoder)
         return TorchExecutor(self._compilation.of(decoder), self.ops, not_native)
