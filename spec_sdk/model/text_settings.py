@@ -1,12 +1,12 @@
-"""config.json of the text model alone, of a checkpoint that holds more: Gemma 3 with its vision tower."""
+"""config.json of the text model alone, of a checkpoint that holds more: Gemma 3 and Mistral with a vision tower."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-_TEXT_OF = {"gemma3": "gemma3_text"}
-"""``model_type`` of the whole → of the text model whose config it has as ``text_config``."""
+_TEXT_OF = {"gemma3": "gemma3_text", "mistral3": "mistral"}
+"""``model_type`` of the whole → of the text model whose config it has as ``text_config``, unless that says another."""
 _SHARED = ("eos_token_id", "bos_token_id", "tie_word_embeddings", "quantization_config")
 """What the whole checkpoint says unless its text's part does."""
 
@@ -17,4 +17,4 @@ def text_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(kind, str) or kind not in _TEXT_OF or not isinstance(text, Mapping):
         return dict(values)
     shared = {key: values[key] for key in _SHARED if values.get(key) is not None}
-    return {**shared, **text, "model_type": _TEXT_OF[kind]}
+    return {"model_type": _TEXT_OF[kind], **shared, **text}

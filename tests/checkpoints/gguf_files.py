@@ -35,9 +35,10 @@ GGUF_ARCHITECTURE = {
     "glm4_moe": "glm4moe",
     "ernie4_5_moe": "ernie4_5-moe",
     "gpt_oss": "gpt-oss",
+    "ministral3": "mistral3",
 }
 """Where it is not the model type."""
-PERMUTED = ("llama", "granite", "granitemoe", "smollm3")
+PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3")
 """Those of which llama.cpp's converter reorders Q and K."""
 DEEPSEEK_MIXTURES = ("glm4_moe", "dots1")
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss", *DEEPSEEK_MIXTURES)
@@ -151,7 +152,10 @@ def write_gguf(
         _add_gemma(writer, config, rope)
     if architecture.startswith("granite"):
         _add_multipliers(writer, config)
-    if config.model_type == "gpt_oss":
+    if config.model_type == "ministral3":
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    if config.model_type in ("gpt_oss", "ministral3"):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])

@@ -63,7 +63,18 @@ def test_every_architecture_is_there_once() -> None:
     model_types = [name for family in families() for name in family.model_types]
     gemmas, moes = ["gemma", "gemma2", "gemma3"], ["mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"]
     norms_after = ["olmo2", "olmoe", "exaone4"]
-    others = ["gemma3_text", "gpt_oss", "llama", "mimo", "mistral", "qwen2", "qwen3", "whisper"]
+    others = [
+        "gemma3_text",
+        "gpt_oss",
+        "ministral3",
+        "mistral3",
+        "llama",
+        "mimo",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "whisper",
+    ]
     nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "dots1", "phi3", "seed_oss", "smollm3"]
     assert sorted(model_types) == sorted(
         [*gemmas, *moes, *others, *nearly_llamas, *norms_after, "olmo3", "glm", "granitemoehybrid"]
@@ -72,7 +83,7 @@ def test_every_architecture_is_there_once() -> None:
     gguf_moes = ["qwen2moe", "qwen3moe", "ernie4_5-moe", "glm4moe"]
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
     assert ggufs == sorted(
-        [*gemmas, *nearly_llamas, *norms_after, "gpt-oss", "llama", "mistral", "qwen2", "qwen3", *gguf_moes]
+        [*gemmas, *nearly_llamas, *norms_after, "gpt-oss", "llama", "mistral", "mistral3", "qwen2", "qwen3", *gguf_moes]
     )
 
 
@@ -233,6 +244,6 @@ def test_a_new_family_is_among_the_names_suggested(tmp_path: Path) -> None:
 
 
 def test_without_its_file_there_is_no_such_family() -> None:
-    known = "dots1, .*llama, mimo, mistral, mixtral, olmo2, olmo3, olmoe, phi3, qwen2, qwen2_moe, qwen3"
+    known = "dots1, .*llama, mimo, ministral3, mistral, mistral3, mixtral, olmo2, olmo3, olmoe, phi3, qwen2, qwen2_moe"
     with pytest.raises(UserError, match=rf"unsupported architecture 'toylm', did you mean .*\(supported: {known}"):
         read_config({"model_type": "toylm"}, "config.json")

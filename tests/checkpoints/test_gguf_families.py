@@ -25,7 +25,7 @@ NORMED_AFTER = ["olmo2", "olmo3", "olmoe", "exaone4"]
 CORRECTED = ["ernie4_5_moe", "glm4_moe", "dots1"]
 """Whose experts are chosen with a correction."""
 LIKE_LLAMA = ["phi3", "phi4", "glm4", "ernie4_5", "smollm3", "seed_oss", "granite", "granitemoe"]
-NAMES = [*LIKE_LLAMA, *NORMED_AFTER, *CORRECTED, "gpt_oss"]
+NAMES = [*LIKE_LLAMA, *NORMED_AFTER, *CORRECTED, "gpt_oss", "ministral3"]
 TOKENS = list(range(3, 63))
 LONG_PHI: dict[str, Any] = {
     "rope_parameters": {

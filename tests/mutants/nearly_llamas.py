@@ -119,6 +119,20 @@ NEARLY_LLAMAS = (
         (NATIVE,),
     ),
     Mutant(
+        "ministral: the context reaches where queries grow",
+        "spec_sdk/model/architectures/ministral3.py",
+        "min(config.max_context, rope.size(",
+        "max(config.max_context, rope.size(",
+        ("tests/checkpoints/test_ministral.py::test_the_longest_context_is_that_where_queries_do_not_grow",),
+    ),
+    Mutant(
+        "text models: all of a kind of checkpoint are one family's",
+        "spec_sdk/model/text_settings.py",
+        'return {"model_type": _TEXT_OF[kind], **shared, **text}',
+        'return {**shared, **text, "model_type": _TEXT_OF[kind]}',
+        ("tests/checkpoints/test_ministral.py::test_the_text_of_a_model_that_sees",),
+    ),
+    Mutant(
         "native: every MLP has SiLU",
         "plugins/backends/spec_sdk_backends/native/source/feed_forward.h",
         "else if (work.shape.activation == 1)",

@@ -71,6 +71,21 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "biased_llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "mistral": ("mistral", {"sliding_window": None, "head_dim": 16}),
     "mistral_sliding": ("mistral", {"sliding_window": 24, "head_dim": 8}),
+    "ministral3": (
+        "ministral3",
+        {
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_theta": 1e4,
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 512,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+    ),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
     "qwen2_sliding": (
         "qwen2",

@@ -1,0 +1,75 @@
+"""Ministral 3, and the text of Mistral Small 3.1 and later: their vision tower is left out.
+
+Ministral's queries grow with positions beyond the context that it was first trained for (Llama 4's attention
+temperature). That is not computed, so that is the longest context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from spec_sdk.model.architectures import mistral
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.config_fields import Fields
+from spec_sdk.model.family import Family
+from spec_sdk.model.gguf_config import hf_config
+from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.llama_like import read_llama_like, windows_by_type
+from spec_sdk.model.rope_fields import SPELLINGS
+from spec_sdk.model.text_settings import text_settings
+
+_TEMPERATURE = "llama_4_scaling_beta"
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    _TEMPERATURE: 0.1,
+}
+
+
+def _read_config(fields: Fields) -> ModelConfig:
+    if fields.text("model_type", "") == "ministral3":
+        return _read_text(fields)
+    text = Fields(text_settings(fields.values), fields.section("text_config").where)
+    read = _read_text if text.text("model_type", "") == "ministral3" else mistral.FAMILY.read_config
+    return replace(read(text), prefix="language_model.")
+
+
+def _read_text(fields: Fields) -> ModelConfig:
+    if not any(fields.get(spelling) for spelling in SPELLINGS):
+        fields = Fields({**fields.values, "rope_parameters": _YARN}, fields.where)
+    window = fields.size_if_any("sliding_window")
+    config = read_llama_like(
+        fields,
+        kv_heads=8,
+        head_dim=128,
+        windows=windows_by_type(fields, window, [window is not None] * fields.size("num_hidden_layers")),
+        theta=1e6,
+        epsilon=1e-5,
+    )
+    rope = fields.section(next(spelling for spelling in SPELLINGS if fields.get(spelling)))
+    if rope.number(_TEMPERATURE, 0.0) == 0.0:
+        return config
+    return replace(config, max_context=min(config.max_context, rope.size("original_max_position_embeddings")))
+
+
+def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
+    config, meta = hf_config(gguf), Fields(gguf.metadata, gguf.where)
+    temperature = meta.number("mistral3.attention.temperature_scale", 0.0)
+    return config | {
+        "model_type": "ministral3",
+        "rope_parameters": config["rope_parameters"] | ({_TEMPERATURE: temperature} if temperature else {}),
+    }
+
+
+FAMILY = Family(
+    model_types=("ministral3", "mistral3"),
+    gguf_architectures=("mistral3",),
+    read_config=_read_config,
+    read_gguf=_read_gguf,
+    weights=mistral.FAMILY.weights,
+)
