@@ -46,7 +46,8 @@ class AttentionSpec:
         return None if self.sinks is None else _on_device(self.sinks, device)
 
 
-@functools.lru_cache(maxsize=1024)
+# never let go: captured graphs read them
+@functools.cache
 def _on_device(numbers: tuple[float, ...], device: torch.device) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.float32, device=device)
 
