@@ -42,13 +42,6 @@ GPT_OSS = (
         (OF_NATIVE,),
     ),
     Mutant(
-        "native sinks: the largest score is a key's",
-        SOURCE + "attention.h",
-        "std::max(most, _heads.sinks[h])",
-        "most",
-        (OF_NATIVE,),
-    ),
-    Mutant(
         "native sinks: not within a pass's one call",
         SOURCE + "blocks.h",
         "block.window, block.sinks}",
@@ -58,8 +51,8 @@ GPT_OSS = (
     Mutant(
         "sinks on GPUs: every split has one",
         BACKENDS + "tree_attention_kernel.py",
-        "l_M = tl.where(split == 0, 1.0, l_M)",
-        "l_M = tl.full([BLOCK_M], 1.0, tl.float32)",
+        "m_M = tl.where(split == 0, sink_M, m_M)\n        l_M = tl.where(split == 0, 1.0, l_M)",
+        "m_M, l_M = sink_M, l_M + 1.0",
         (OF_CACHE,),
     ),
     Mutant(
