@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,7 @@ class Answering:
         min_tokens: int,
         guarantee: Callable[[], str],
         log: EventLog,
+        kept_special_tokens: Set[int] = frozenset(),
     ) -> None:
         self.error: Exception | None = None
         self.ended = False
@@ -63,7 +64,7 @@ class Answering:
         self._log = log
         self._id = 0
         self._tokenizer = tokenizer
-        self._stream = tokenizer.stream()
+        self._stream = tokenizer.stream(kept_special_tokens)
         self._stop = StopStrings(stop)
         self._min_tokens = min_tokens
         self._tokens: list[int] = []

@@ -56,6 +56,7 @@ class Plan:
     logprobs: int | None
     prompt_logprobs: int | None
     trace: bool
+    kept_special_tokens: frozenset[int]
 
 
 def plan_of(options: RequestOptions, settings: Settings) -> Plan:
@@ -93,6 +94,7 @@ def plan_of(options: RequestOptions, settings: Settings) -> Plan:
         logprobs=_logprobs(given, "logprobs"),
         prompt_logprobs=_logprobs(given, "prompt_logprobs"),
         trace=_trace(given.get("trace", False)),
+        kept_special_tokens=frozenset(_token_ids(given.get("kept_special_tokens", ()), "kept_special_tokens")),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, Unpack
 
@@ -36,7 +36,8 @@ class RequestOptions(TypedDict, total=False):
     already, once, and as often as it stands there. ``logprobs``: tell the log-probability of every token of the answer
     and of so many of the most probable in its place; 0 tells that of the token alone. ``prompt_logprobs``: the same of
     the prompt's tokens but the first. ``trace``: tell what every step did: its token tree, what was kept of it, and
-    where each token came from.
+    where each token came from. ``kept_special_tokens``: ids of special tokens that stand in the answer's text, which
+    lacks others, such as those that mark a call of a tool.
     """
 
     max_new_tokens: int
@@ -61,6 +62,7 @@ class RequestOptions(TypedDict, total=False):
     logprobs: int | None
     prompt_logprobs: int | None
     trace: bool
+    kept_special_tokens: Collection[int]
 
 
 @dataclass(frozen=True, init=False)

@@ -117,6 +117,7 @@ class Serving:
                         plan.min_tokens,
                         lambda: self._pipeline.guarantee_under(plan.sampling),
                         self._log or EventLog(self._pipeline.name, observe=_observers()),
+                        plan.kept_special_tokens,
                     )
                     stream = sample if plan.seeded else None
                     asked = dataclasses.replace(planned.asked, random_stream=stream, emit=answering.emit)

@@ -6,10 +6,11 @@ import datetime
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -50,15 +51,30 @@ class ChatTemplate:
         """The fields that it looks up, and its texts."""
         return _names_in(self._environment.parse(self._source))
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The conversation as text, up to where the assistant answers.
+    @functools.cached_property
+    def variables(self) -> frozenset[str]:
+        """What it may be given besides messages: names that it looks up, and that are not given anyway."""
+        found = meta.find_undeclared_variables(self._environment.parse(self._source))
+        return frozenset(found - self._environment.globals.keys() - self._special_tokens.keys())
 
-        Raises UserError if the template refuses the messages or fails.
+    def mentions(self, text: str) -> bool:
+        """Whether this text stands in it as it is."""
+        return text in self._source
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """The conversation as text, up to where the assistant answers. ``tools``: what it may call; ``variables``: what
+        else the template is given.
+
+        Raises RefusedMessages, a UserError, if the template refuses the messages or fails.
         """
+        given = {**self._special_tokens, "documents": None, **variables}
         try:
-            return self._template.render(
-                **self._special_tokens, messages=messages, add_generation_prompt=True, tools=None, documents=None
-            )
+            return self._template.render(**given, messages=messages, add_generation_prompt=True, tools=tools)
         # the template is somebody else's program: whatever it raises is its fault, not ours
         except Exception as error:
             raise RefusedMessages(self._where, _one_line(error)) from error
@@ -79,9 +95,15 @@ def _names_in(template: nodes.Template) -> frozenset[str]:
     return frozenset(fields | {node.value for node in template.find_all(nodes.Const) if isinstance(node.value, str)})
 
 
-def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # jinja's own filter escapes HTML, which no model was trained on
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> NoReturn:

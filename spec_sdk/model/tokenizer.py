@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
@@ -69,6 +70,15 @@ class Tokenizer:
         """Whether the chat template has a role or a field of a message by this name."""
         return self._template is not None and name in self._template.names
 
+    def template_mentions(self, text: str) -> bool:
+        """Whether this text stands in the chat template."""
+        return self._template is not None and self._template.mentions(text)
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """What the chat template looks up besides what messages have, such as ``tools`` or ``enable_thinking``."""
+        return frozenset() if self._template is None else self._template.variables
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of ``text``, with the tokens the model wants around it (such as BOS) unless switched off.
 
@@ -89,8 +99,12 @@ class Tokenizer:
             )
         return list(ids)
 
-    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of ``ids``. Ids without a token (padding rows of the model) decode to nothing."""
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, kept: Set[int] = frozenset()) -> str:
+        """Text of ``ids``. Ids without a token (padding rows of the model) decode to nothing. ``kept``: special tokens
+        that are not skipped where others are.
+        """
+        if skip_special_tokens and kept:
+            ids, skip_special_tokens = [one for one in ids if one in kept or one not in self._special_ids], False
         return self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def piece(self, token: int) -> str:
@@ -105,9 +119,18 @@ class Tokenizer:
         text = self.piece(token)
         return raw_bytes(self._fast.id_to_token(token) or "", text) if REPLACEMENT in text else text.encode()
 
-    def stream(self) -> TokenStream:
+    def stream(self, kept: Set[int] = frozenset()) -> TokenStream:
         """A new stream that decodes as :meth:`decode` does."""
-        return TokenStream(self.decode)
+        return TokenStream(functools.partial(self.decode, kept=kept) if kept else self.decode)
+
+    def special_ids(self, texts: Iterable[str]) -> frozenset[int]:
+        """The ids of those of these texts that are special tokens."""
+        ids = {self._fast.token_to_id(text) for text in texts}
+        return frozenset(one for one in ids if one in self._special_ids)
+
+    @functools.cached_property
+    def _special_ids(self) -> frozenset[int]:
+        return frozenset(one for one, token in self._fast.get_added_tokens_decoder().items() if token.special)
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Ids of a conversation (``role`` and ``content`` per message), up to where the assistant answers.
@@ -117,11 +140,18 @@ class Tokenizer:
         """
         return self.encode_rendered(self.render(messages))
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The text of a conversation that :meth:`chat` encodes, but for BOS. Raises UserError as it does."""
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """The text of a conversation that :meth:`chat` encodes, but for BOS. ``tools`` and ``variables`` are for the
+        template (:meth:`ChatTemplate.render`). Raises UserError as :meth:`chat` does.
+        """
         if self._template is None:
             raise UserError(f"{self._where.parent}: this model has no chat template")
-        return self._template.render(messages)
+        return self._template.render(messages, tools, variables)
 
     def encode_rendered(self, text: str) -> list[int]:
         """Ids of a text that a chat template wrote, or of the beginning of one."""

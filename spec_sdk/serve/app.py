@@ -82,8 +82,10 @@ class Service:
         if body.model not in (None, self.model):
             self.check_model(body.model)
         # reading a long prompt takes a while, in which others are served
-        asked = await asyncio.to_thread(asked_of, body, self.engine, self._max_new_tokens)
-        replies = kind(self.model, self.engine.tokenizer, asked.logprobs, asked.echoes)
+        asked = await asyncio.to_thread(
+            asked_of, body, self.engine, self._max_new_tokens, self.config.reasoning == "auto"
+        )
+        replies = kind(self.model, self.engine.tokenizer, asked.logprobs, asked.echoes, asked.format)
         if body.stream:
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return Streamed(self, asked, replies, usage, request)

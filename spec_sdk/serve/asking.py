@@ -13,9 +13,11 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.chat_template import RefusedMessages
 from spec_sdk.prompt_lines import check_unicode
 from spec_sdk.serve.bodies import NEUTRAL, NEUTRAL_IN_MESSAGES, Body, ChatBody, CompletionBody, Message
-from spec_sdk.serve.chats import messages_of
+from spec_sdk.serve.chat_prompts import chat_prompt_of
 from spec_sdk.serve.echo import Echo
 from spec_sdk.serve.faults import Refusal
+from spec_sdk.serve.prompt_size import check_size
+from spec_sdk.serve.reading.answer_format import AnswerFormat
 from spec_sdk.serve.structured import StructuredOutputs, asked_as, constraint_of, outputs_of, refused_structure
 
 PLAIN = (
@@ -40,7 +42,7 @@ class Asked:
 
     ``logprobs``: whether a client is told of them, which is not so if only the options are there. ``structured``:
     the option that asks for the answer's structure. ``echoes``: the prompt of each answer, where they are sent back.
-    ``prompts_only``: whether answers are to have no token.
+    ``prompts_only``: whether answers are to have no token. ``format``: how answers are read.
     """
 
     prompts: list[list[int]]
@@ -50,6 +52,7 @@ class Asked:
     structured: str
     echoes: list[Echo]
     prompts_only: bool
+    format: AnswerFormat = AnswerFormat()
 
     @property
     def answers(self) -> int:
@@ -65,16 +68,24 @@ class Asked:
         return sum(map(len, self.prompts))
 
 
-def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
-    """A body as the engine takes it. ``max_new_tokens``: for those who do not say. Raises Refusal with status 400."""
+def asked_of(body: Body, engine: Engine, max_new_tokens: int, reasoning: bool = True) -> Asked:
+    """A body as the engine takes it. ``max_new_tokens``: for those who do not say; ``reasoning``: whether a chat's
+    thoughts are told apart. Raises Refusal with status 400.
+    """
     _refuse_what_is_not_offered(body)
     outputs, structure = outputs_of(body, body.structured_outputs), asked_as(body, body.response_format)
     try:
+        format, forced = AnswerFormat(), None
         if isinstance(body, ChatBody):
-            prompts = [_chat_tokens(body, engine)]
+            chat = chat_prompt_of(body, engine, reasoning)
+            prompts, format, forced = [chat.tokens], chat.format, chat.forced
         else:
             prompts = _prompt_tokens(cast(CompletionBody, body), engine)
         shared = _options(body, outputs)
+        if forced is not None:
+            shared["constraint"], structure = forced, "tools"
+        if kept := engine.tokenizer.special_ids(format.marks):
+            shared["kept_special_tokens"] = kept
         given = cast(dict[str, Any], shared).pop("max_new_tokens", None)
         options: list[RequestOptions] = []
         for tokens in prompts:
@@ -94,7 +105,14 @@ def asked_of(body: Body, engine: Engine, max_new_tokens: int) -> Asked:
     n, logprobs = body.n or 1, "logprobs" in shared
     echoes = _echoes(body, prompts, engine) if isinstance(body, CompletionBody) and body.echo else []
     return Asked(
-        prompts, options, n, logprobs, structure, [echo for echo in echoes for _ in range(n)], body.max_tokens == 0
+        prompts,
+        options,
+        n,
+        logprobs,
+        structure,
+        [echo for echo in echoes for _ in range(n)],
+        body.max_tokens == 0,
+        format,
     )
 
 
@@ -194,27 +212,5 @@ def _text_tokens(text: str, engine: Engine) -> list[int]:
     if not text:
         raise Refusal(400, "prompt: it is empty", "prompt")
     check_unicode(text, "prompt")
-    _check_size(text, engine, "prompt")
+    check_size(text, engine, "prompt")
     return engine.tokenizer.encode(text)
-
-
-def _check_size(text: str, engine: Engine, option: str) -> None:
-    """Raise Refusal for a text that cannot fit the context, before it is encoded, which takes longest."""
-    size = len(text.encode())
-    # looking through the vocabulary takes a while, the first time
-    most = engine.tokenizer.bytes_per_token if size > engine.context else None
-    if most is not None and size > engine.context * most:
-        message = f"{option}: its {size} bytes are more than {engine.context} tokens, the context, can stand for"
-        raise Refusal(400, message, option, "context_length_exceeded")
-
-
-def _chat_tokens(body: ChatBody, engine: Engine) -> list[int]:
-    if not engine.tokenizer.has_chat_template:
-        raise Refusal(400, "messages: this model has no chat template; use /v1/completions", "messages")
-    messages = messages_of(body, engine.tokenizer)
-    rendered = engine.tokenizer.render(messages)
-    check_unicode(rendered, "prompt")
-    if not rendered.strip():
-        raise Refusal(400, "messages: the model's chat template makes no text of them", "messages")
-    _check_size(rendered, engine, "messages")
-    return engine.tokenizer.encode_rendered(rendered)

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from spec_sdk.api.checking import LARGEST_OFFSET, MOST_LOGPROBS
 from spec_sdk.config.option import LARGEST_INT64
 from spec_sdk.serve.structured import OlderNames, ResponseFormat, Strict, StructuredOutputs
+from spec_sdk.serve.tools import Tool, ToolChoice
 
 TokenId = Annotated[int, Field(ge=0, le=LARGEST_INT64)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
@@ -97,13 +98,15 @@ class Message(Strict):
 
     Clients send an answer back as they got it, with all of its fields, and unknown ones that are null.
     ``annotations``, and what OpenAI's client ``parsed`` the content to, are passed over; ``tool_calls`` and
-    ``tool_call_id`` are for templates that know tools; the others may only be empty.
+    ``tool_call_id`` are for templates that know tools, ``reasoning_content`` for those that know thoughts; the others
+    may only be empty.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(min_length=1)] | None = None
     name: str | None = None
     refusal: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[Any] | None = None
     tool_call_id: str | None = None
     function_call: Any = None
@@ -118,15 +121,19 @@ class Message(Strict):
 
 
 class ChatBody(Body):
-    """``POST /v1/chat/completions``. Those after ``top_logprobs`` may be sent, but not ask for anything."""
+    """``POST /v1/chat/completions``. ``chat_template_kwargs`` is not OpenAI's. Those after it may be sent, but not ask
+    for anything.
+    """
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=LARGEST_INT64)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
+    tools: Annotated[list[Tool], Field(max_length=1024)] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     functions: list[Any] | None = None
     function_call: Any = None
     modalities: list[str] | None = None
@@ -136,7 +143,6 @@ class ChatBody(Body):
     metadata: dict[str, str] | None = None
     store: bool | None = None
     service_tier: str | None = None
-    reasoning_effort: str | None = None
     verbosity: str | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
@@ -144,8 +150,6 @@ class ChatBody(Body):
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),

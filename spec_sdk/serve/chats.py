@@ -12,12 +12,15 @@ from spec_sdk.serve.bodies import ChatBody, Message
 from spec_sdk.serve.faults import Refusal
 
 
-def messages_of(body: ChatBody, tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """The messages of a chat. Raises Refusal for one without content, or with what the template does not know."""
-    return [_message(message, f"messages.{place}", tokenizer) for place, message in enumerate(body.messages)]
+def messages_of(body: ChatBody, tokenizer: Tokenizer, texts: bool = False) -> list[dict[str, Any]]:
+    """The messages of a chat. ``texts``: whether the arguments of calls stay texts.
+
+    Raises Refusal for one without content, or with what the template does not know.
+    """
+    return [_message(message, f"messages.{place}", tokenizer, texts) for place, message in enumerate(body.messages)]
 
 
-def _message(message: Message, where: str, tokenizer: Tokenizer) -> dict[str, Any]:
+def _message(message: Message, where: str, tokenizer: Tokenizer, texts: bool) -> dict[str, Any]:
     content = message.content
     if content is None and message.role != "assistant":
         raise Refusal(400, f"{where}.content: it is missing; only the assistant's may be", f"{where}.content")
@@ -29,8 +32,20 @@ def _message(message: Message, where: str, tokenizer: Tokenizer) -> dict[str, An
         made |= {key: value for key, value in told.items() if value is not None}
     if message.tool_calls:
         _check_known("tool_calls", f"{where}.tool_calls", tokenizer)
-        made["tool_calls"] = [_with_arguments(call) for call in message.tool_calls]
+        made["tool_calls"] = [call if texts else _with_arguments(call) for call in message.tool_calls]
+    if message.reasoning_content:
+        made |= _thoughts(message, tokenizer)
     return made
+
+
+def _thoughts(message: Message, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What a message was thought with, by the name that the template has for it: most pass earlier thoughts over."""
+    if tokenizer.template_names("reasoning_content"):
+        return {"reasoning_content": message.reasoning_content}
+    if not tokenizer.template_names("thinking"):
+        return {}
+    # gpt-oss's template refuses a call with both thoughts and content
+    return {"thinking": message.reasoning_content, **({"content": ""} if message.tool_calls else {})}
 
 
 def _check_known(name: str, where: str, tokenizer: Tokenizer) -> None:

@@ -27,6 +27,14 @@ class ServeConfig:
     api_key_file: str | None = option(
         None, "a file with the keys that clients may send, one in a line", means={None: "no key is asked for"}
     )
+    reasoning: str = option(
+        "auto",
+        "what becomes of a model's thoughts in chats",
+        choices={
+            "auto": "reasoning_content, where the chat template or the vocabulary shows how the model marks them",
+            "none": "content like other text",
+        },
+    )
     page: bool = option(True, "a page at / that shows a prompt's answer and its token trees")
     access_log: bool = option(True, "a line for every request on stderr: client, method, path, status, seconds")
     log_prompts: bool = option(False, "prompts and answers on stderr too, a line of JSON for each request")

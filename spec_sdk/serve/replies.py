@@ -15,6 +15,9 @@ from spec_sdk.metrics import ratio
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.model.tokenizer_stream import TokenStream
 from spec_sdk.serve.echo import Echo
+from spec_sdk.serve.messages import deltas_of, message_of, reason_of, thought_tokens
+from spec_sdk.serve.reading.answer_format import AnswerFormat
+from spec_sdk.serve.reading.pieces import Call, ContentReader, Reader
 from spec_sdk.serve.speculation import told as told_of_steps
 
 LEAST = -9999.0
@@ -23,9 +26,13 @@ LEAST = -9999.0
 
 @dataclass
 class Told:
-    """How far the chunks of one answer are. ``text``: what its tokens come to, ``offset`` characters so far."""
+    """How far the chunks of one answer are. ``text``: what its tokens come to, ``offset`` characters so far.
+    ``reader``: what reads its text; ``calls``: how many of tools it had.
+    """
 
     text: TokenStream
+    reader: Reader = field(default_factory=ContentReader)
+    calls: int = 0
     offset: int = 0
     begun: bool = False
 
@@ -33,13 +40,14 @@ class Told:
 @dataclass
 class Replies(ABC):
     """The replies to one request. ``logprobs``: whether it asked for them. ``echoes``: the prompt of each answer, if
-    answers are sent behind them.
+    answers are sent behind them. ``format``: how answers are read.
     """
 
     model: str
     tokenizer: Tokenizer
     logprobs: bool
     echoes: Sequence[Echo] = ()
+    format: AnswerFormat = AnswerFormat()
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
     _told: dict[int, Told] = field(default_factory=dict)
@@ -53,7 +61,7 @@ class Replies(ABC):
     def whole(self, answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:
         """All answers at once, in the order of their ``index``."""
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
-        return self._frame(self.object, choices) | {"usage": usage_of(answers, prompt_tokens)}
+        return self._frame(self.object, choices) | {"usage": self._usage(answers, prompt_tokens)}
 
     def chunks(self, index: int, part: Part) -> list[dict[str, Any]]:
         """What a part adds to the answer with this ``index``; none if there is nothing yet to tell."""
@@ -61,19 +69,24 @@ class Replies(ABC):
         choices = [] if told.begun else self._begin(index, part, told)
         told.begun = True
         if part.text or part.finish_reason or part.steps or (self.logprobs and part.logprobs):
-            choice = self._chunk(index, part, told)
-            choices.append(choice | {"speculation": told_of_steps(part.steps)} if part.steps else choice)
+            new = self._chunks(index, part, told)
+            if part.steps:
+                new[0]["speculation"] = told_of_steps(part.steps)
+            choices += new
         return [self._frame(self.chunk_object, [choice]) for choice in choices]
 
     def usage_chunk(self, answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:
         """The last chunk, where ``stream_options`` ask for it."""
-        return self._frame(self.chunk_object, []) | {"usage": usage_of(answers, prompt_tokens)}
+        return self._frame(self.chunk_object, []) | {"usage": self._usage(answers, prompt_tokens)}
+
+    def _usage(self, answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:
+        return usage_of(answers, prompt_tokens)
 
     def _frame(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": list(choices)}
 
     def _nothing_told(self) -> Told:
-        return Told(self.tokenizer.stream())
+        return Told(self.tokenizer.stream(), self.format.reader())
 
     @abstractmethod
     def _begin(self, index: int, part: Part, told: Told) -> list[dict[str, Any]]: ...
@@ -82,7 +95,7 @@ class Replies(ABC):
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _chunk(self, index: int, part: Part, told: Told) -> dict[str, Any]: ...
+    def _chunks(self, index: int, part: Part, told: Told) -> list[dict[str, Any]]: ...
 
 
 class CompletionReplies(Replies):
@@ -118,9 +131,9 @@ class CompletionReplies(Replies):
         told.text, told.offset = self.tokenizer.stream(), len(echo.text)
         return echo.text, columns
 
-    def _chunk(self, index: int, part: Part, told: Told) -> dict[str, Any]:
+    def _chunks(self, index: int, part: Part, told: Told) -> list[dict[str, Any]]:
         logprobs = self._logprobs(part.logprobs, told)
-        return {"index": index, "text": part.text, "logprobs": logprobs, "finish_reason": part.finish_reason}
+        return [{"index": index, "text": part.text, "logprobs": logprobs, "finish_reason": part.finish_reason}]
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob], told: Told) -> dict[str, Any] | None:
         if not self.logprobs:
@@ -160,21 +173,43 @@ class ChatReplies(Replies):
     prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        reader = self.format.reader(answer.text)
+        message, calls = message_of([*reader.push(answer.text), *reader.flush()])
         return {
             "index": index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(answer.logprobs),
-            "finish_reason": answer.finish_reason,
+            "finish_reason": reason_of(answer.finish_reason, calls),
         }
 
     def _begin(self, index: int, part: Part, told: Told) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": "", "refusal": None}
         return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
-    def _chunk(self, index: int, part: Part, told: Told) -> dict[str, Any]:
-        delta = {"content": part.text} if part.text else {}
-        logprobs = self._logprobs(part.logprobs)
-        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": part.finish_reason}
+    def _chunks(self, index: int, part: Part, told: Told) -> list[dict[str, Any]]:
+        """One for each piece of the answer, since some clients look at one field of each."""
+        pieces = told.reader.push(part.text)
+        if part.finish_reason is not None:
+            pieces += told.reader.flush()
+        deltas = deltas_of(pieces, told.calls)
+        if not deltas and (part.finish_reason or part.steps or self.logprobs):
+            deltas.append({})
+        told.calls += sum(isinstance(piece, Call) for piece in pieces)
+        choices: list[dict[str, Any]] = [
+            {"index": index, "delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas
+        ]
+        if choices:
+            choices[0]["logprobs"] = self._logprobs(part.logprobs)
+        if part.finish_reason is not None:
+            choices[-1]["finish_reason"] = reason_of(part.finish_reason, told.calls)
+        return choices
+
+    def _usage(self, answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:
+        usage = usage_of(answers, prompt_tokens)
+        if self.format.thoughts and (self.format.tags is not None or self.format.harmony):
+            thoughts = sum(thought_tokens(answer, self.format, self.tokenizer) for answer in answers)
+            usage["completion_tokens_details"] = {"reasoning_tokens": thoughts}
+        return usage
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if not self.logprobs:

@@ -140,7 +140,7 @@ def refused_structure(message: str, name: str) -> Refusal | None:
     """The engine's refusal of a constraint by the ``name`` that asked for it; None for what it refuses besides."""
     if not message.startswith("constraint"):
         return None
-    names = _OF_FORMAT if name == "response_format" else _OF_OUTPUTS
+    names = {"response_format": _OF_FORMAT, "tools": {}}.get(name, _OF_OUTPUTS)
     option, colon, rest = message.removeprefix("constraint").partition(":")
     own, dot, inside = option.removeprefix(".").partition(".")
     # an older name is that of the option itself

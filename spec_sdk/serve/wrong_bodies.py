@@ -14,6 +14,7 @@ from spec_sdk.serve.faults import Refusal
 SEVERAL = {
     "prompt": "a text, token ids, or a list of up to 128 of one of the two",
     "stop": "a text, or a list of up to 16, none of them empty",
+    "tool_choice": "none, auto, required, or a function like {'type': 'function', 'function': {'name': …}}",
     "content": "a text, or a list of one part or more like {'type': 'text', 'text': …}",
     "schema": "a JSON Schema: an object, true or false",
     "json": "a JSON Schema: an object, true or false, or the text of one",
@@ -22,7 +23,7 @@ SEVERAL = {
 """Options of which there are several types."""
 
 
-OF_CLIENTS = ("logit_bias", "metadata")
+OF_CLIENTS = ("logit_bias", "metadata", "tools", "chat_template_kwargs")
 """Options whose keys are clients' own, and may be called anything."""
 NEAR = 0.7
 """How much an unknown option must look like another: names of two options often share a word."""

@@ -31,7 +31,7 @@ async function run() {
   try {
     for await (const chunk of chunks(of("chat").checked, body(), of("key").value, running.signal)) {
       for (const choice of chunk.choices) {
-        text += choice.text ?? choice.delta?.content ?? "";
+        text += choice.text ?? choice.delta?.reasoning_content ?? choice.delta?.content ?? "";
         for (const step of choice.speculation?.steps ?? []) {
           of("state").textContent = "writing";
           answer.add(step, count++);

@@ -1,0 +1,65 @@
+"""The pieces that an answer is read as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Tools = Mapping[str, Mapping[str, Any]]
+"""The functions that may be called: name → the JSON Schema of their arguments."""
+
+
+@dataclass(frozen=True)
+class Thought:
+    """What the model thought before it answered."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """What it answered."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function. ``arguments``: a JSON text."""
+
+    name: str
+    arguments: str
+
+
+Piece = Thought | Content | Call
+
+
+class Reader(Protocol):
+    """Reads a text as it comes. However it is cut, what is pushed comes to the same pieces, texts of a kind joined.
+
+    ``thinking``: whether what comes next is a thought, as far as the text tells so far.
+    """
+
+    @property
+    def thinking(self) -> bool: ...
+
+    def push(self, text: str) -> list[Piece]:
+        """Take text; return what is certain by now and was not returned before."""
+        ...
+
+    def flush(self) -> list[Piece]:
+        """What was held back, at the end of the answer."""
+        ...
+
+
+class ContentReader:
+    """Of a text that is content throughout."""
+
+    thinking = False
+
+    def push(self, text: str) -> list[Piece]:
+        return [Content(text)] if text else []
+
+    def flush(self) -> list[Piece]:
+        return []

@@ -1,0 +1,126 @@
+"""What clients say of tools: the functions that a model may call, and whether it must."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from spec_sdk.errors import did_you_mean
+from spec_sdk.serve.faults import Refusal
+from spec_sdk.serve.reading.call_formats import BareJson, CallFormat
+from spec_sdk.serve.structured import Strict
+
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Function(Strict):
+    """``parameters``: a JSON Schema. ``strict`` changes nothing: calls that must come are held to it in any case, and
+    others are not.
+    """
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Strict):
+    name: Name
+
+
+class NamedTool(Strict):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+def for_template(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Tools as chat templates take them, with all that some of them look up."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.function.name,
+                "description": tool.function.description or "",
+                "parameters": _parameters(tool.function),
+            },
+        }
+        for tool in tools
+    ]
+
+
+def schemas_of(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
+    """The functions by their names. Raises Refusal for two of one name."""
+    schemas: dict[str, Mapping[str, Any]] = {}
+    for place, tool in enumerate(tools):
+        if tool.function.name in schemas:
+            raise Refusal(400, f"tools.{place}.function.name: another function has the same name", "tools")
+        schemas[tool.function.name] = _parameters(tool.function)
+    return schemas
+
+
+def is_forced(choice: ToolChoice | None) -> bool:
+    """Whether a function must be called."""
+    return choice == "required" or isinstance(choice, NamedTool)
+
+
+def forced_call(
+    choice: ToolChoice, schemas: Mapping[str, Mapping[str, Any]], written: CallFormat | None
+) -> tuple[CallFormat, Mapping[str, Any]]:
+    """How an answer is written that must be a call, as ``tool_choice`` wants it, and the constraint that makes it one:
+    a JSON object as the model writes them, without the marks around it.
+
+    Raises Refusal where there is no such function, or the model writes calls in a form that is no JSON.
+    """
+    if written is None or not written.is_json:
+        message = "tool_choice: this model's calls are not JSON, so none can be forced; use auto"
+        raise Refusal(400, message, "tool_choice", "unsupported_parameter")
+    names = list(schemas)
+    if isinstance(choice, NamedTool):
+        names = [choice.function.name]
+        if names[0] not in schemas:
+            known = did_you_mean(names[0], schemas)
+            raise Refusal(400, f"tool_choice: no tool is called {names[0][:100]!r}{known}", "tool_choice")
+    calls = [_call(name, schemas[name], written.arguments) for name in names]
+    definitions: dict[str, Any] = {}
+    for name in names:
+        for key in ("$defs", "definitions"):
+            _merge(definitions, key, schemas[name].get(key), name)
+    schema = {**definitions, **(calls[0] if len(calls) == 1 else {"anyOf": calls})}
+    constraint = {"name": "json_schema", "text": json.dumps(schema), "whitespace": "single"}
+    return BareJson(written.arguments), constraint
+
+
+def _call(name: str, schema: Mapping[str, Any], arguments: str) -> dict[str, Any]:
+    own = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": name}, arguments: own},
+        "required": ["name", arguments],
+        "additionalProperties": False,
+    }
+
+
+def _merge(definitions: dict[str, Any], key: str, given: Any, name: str) -> None:
+    """Definitions stand at the root of a schema, where references look for them."""
+    for own, schema in given.items() if isinstance(given, Mapping) else ():
+        if definitions.setdefault(key, {}).setdefault(own, schema) != schema:
+            message = f"tools: {own[:100]!r} of {name[:100]!r} is defined otherwise by another function"
+            raise Refusal(400, message, "tools")
+
+
+def _parameters(function: Function) -> Mapping[str, Any]:
+    return function.parameters or NO_PARAMETERS
