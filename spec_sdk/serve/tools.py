@@ -83,7 +83,8 @@ def forced_call(
     """How an answer is written that must be a call, as ``tool_choice`` wants it, and the constraint that makes it one:
     a JSON object as the model writes them, without the marks around it.
 
-    Raises Refusal where there is no such function, or the model writes calls in a form that is no JSON.
+    Raises Refusal where there is no such function, the model writes calls in a form that is no JSON, or a schema refers
+    to a place that is none of its definitions.
     """
     if written is None or not written.is_json:
         message = "tool_choice: this model's calls are not JSON, so none can be forced; use auto"
@@ -105,6 +106,7 @@ def forced_call(
 
 
 def _call(name: str, schema: Mapping[str, Any], arguments: str) -> dict[str, Any]:
+    _check_references(schema, name)
     own = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
     return {
         "type": "object",
@@ -112,6 +114,18 @@ def _call(name: str, schema: Mapping[str, Any], arguments: str) -> dict[str, Any
         "required": ["name", arguments],
         "additionalProperties": False,
     }
+
+
+def _check_references(schema: Mapping[str, Any], name: str) -> None:
+    """Within the schema of a call other places than definitions are not where a reference says."""
+    rest: list[Any] = [schema]
+    while rest:
+        one = rest.pop()
+        rest += one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else []
+        place = one.get("$ref") if isinstance(one, Mapping) else None
+        if isinstance(place, str) and not place.startswith(("#/$defs/", "#/definitions/")):
+            message = f"tools: {name[:100]!r} refers to {place[:100]!r}; only '#/$defs/…' is supported in a forced call"
+            raise Refusal(400, message, "tools")
 
 
 def _merge(definitions: dict[str, Any], key: str, given: Any, name: str) -> None:
