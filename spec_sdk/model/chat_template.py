@@ -29,10 +29,14 @@ class RefusedMessages(UserError):
 class ChatTemplate:
     """A model's chat template with its special tokens (``bos_token``, ``eos_token`` and so on, by role).
 
-    ``where`` names it in errors. Raises UserError if the template is not valid Jinja.
+    ``where`` names it in errors. ``with_tools``: another that is rendered where there are tools, as some models have
+    one. Raises UserError if the template is not valid Jinja.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str], where: str) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], where: str, with_tools: ChatTemplate | None = None
+    ) -> None:
+        self._with_tools = with_tools
         self._special_tokens = dict(special_tokens)
         self._where, self._source = where, source
         self._environment = environment = ImmutableSandboxedEnvironment(
@@ -49,17 +53,19 @@ class ChatTemplate:
     @functools.cached_property
     def names(self) -> frozenset[str]:
         """The fields that it looks up, and its texts."""
-        return _names_in(self._environment.parse(self._source))
+        own = _names_in(self._environment.parse(self._source))
+        return own if self._with_tools is None else own | self._with_tools.names
 
     @functools.cached_property
     def variables(self) -> frozenset[str]:
         """What it may be given besides messages: names that it looks up, and that are not given anyway."""
         found = meta.find_undeclared_variables(self._environment.parse(self._source))
-        return frozenset(found - self._environment.globals.keys() - self._special_tokens.keys())
+        own = frozenset(found - self._environment.globals.keys() - self._special_tokens.keys())
+        return own if self._with_tools is None else own | self._with_tools.variables
 
     def mentions(self, text: str) -> bool:
         """Whether this text stands in it as it is."""
-        return text in self._source
+        return text in self._source or (self._with_tools is not None and self._with_tools.mentions(text))
 
     def render(
         self,
@@ -72,6 +78,8 @@ class ChatTemplate:
 
         Raises RefusedMessages, a UserError, if the template refuses the messages or fails.
         """
+        if tools and self._with_tools is not None:
+            return self._with_tools.render(messages, tools, variables)
         given = {**self._special_tokens, "documents": None, **variables}
         try:
             return self._template.render(**given, messages=messages, add_generation_prompt=True, tools=tools)

@@ -207,7 +207,9 @@ def _adds_bos(fast: FastTokenizer, bos_id: int | None) -> bool:
 def _chat_template(
     directory: Path, config: Mapping[str, Any], special_tokens: Mapping[str, str]
 ) -> ChatTemplate | None:
-    """The template from chat_template.jinja, chat_template.json or tokenizer_config.json, in this order."""
+    """The template from chat_template.jinja, chat_template.json or tokenizer_config.json, in this order. Of several,
+    the one that is called ``default``, with ``tool_use`` for tools.
+    """
     jinja, older = directory / "chat_template.jinja", directory / "chat_template.json"
     if jinja.is_file():
         where = jinja
@@ -216,11 +218,15 @@ def _chat_template(
         where, source = older, read_json_object(older).get("chat_template")
     else:
         where, source = directory / "tokenizer_config.json", config.get("chat_template")
+    tool_use: Any = None
     if isinstance(source, list):
-        named = (item for item in source if isinstance(item, Mapping) and item.get("name") == "default")
-        source = next(named, {}).get("template")
+        named = {str(item.get("name")): item.get("template") for item in source if isinstance(item, Mapping)}
+        source, tool_use = named.get("default"), named.get("tool_use")
+    elif (beside := directory / "additional_chat_templates" / "tool_use.jinja").is_file():
+        tool_use = read_text(beside, f"{beside}:")
     if source is None:
         return None
-    if not isinstance(source, str):
+    if not isinstance(source, str) or not isinstance(tool_use, str | None):
         raise UserError(f"{where}: the chat template is not text")
-    return ChatTemplate(source, special_tokens, str(where))
+    with_tools = None if tool_use is None else ChatTemplate(tool_use, special_tokens, f"{where}: tool_use")
+    return ChatTemplate(source, special_tokens, str(where), with_tools)

@@ -22,6 +22,8 @@ def render(source: str) -> str:
         ("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", "<s>a <b> & 'c' ü</s>"),
         ("{{ messages[0] | tojson }}", '{"role": "user", "content": "a <b> & \'c\' ü"}'),
         ("{{ {'a': [1]} | tojson(indent=2) }}", '{\n  "a": [\n    1\n  ]\n}'),
+        ("{{ {'b': 'ü', 'a': [1, 2]} | tojson(ensure_ascii=True, sort_keys=True) }}", '{"a": [1, 2], "b": "\\u00fc"}'),
+        ("{{ {'a': [1, 2]} | tojson(separators=(',', ':')) }}", '{"a":[1,2]}'),
         ("{% if add_generation_prompt %}go{% endif %}", "go"),
         ("{% if tools is none and not documents %}none{% endif %}", "none"),
         ("  {% if true %}\nx\n  {% endif %}\ny", "x\ny"),
@@ -57,3 +59,24 @@ def test_fails_in_one_line(source: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         render(source)
     assert f"chat.jinja: the chat template {message}" in str(caught.value) and "\n" not in str(caught.value)
+
+
+TOOLS = [{"type": "function", "function": {"name": "add"}}]
+
+
+def test_tools_and_variables() -> None:
+    source = "{{ tools | length if tools }}{{ 'deep' if think_deep }}{{ bos_token }}{% set own = 1 %}{{ range(own) }}"
+    template = ChatTemplate(source, {"bos_token": "<s>"}, "chat.jinja")
+    assert template.render(MESSAGES, TOOLS, {"think_deep": True}).startswith("1deep<s>")
+    assert template.render(MESSAGES).startswith("<s>")
+    assert template.variables == {"tools", "think_deep"}
+    assert template.mentions("'deep'") and not template.mentions("shallow")
+
+
+def test_a_template_for_tools() -> None:
+    tool_use = ChatTemplate("{% for tool in tools %}{{ tool.function.name }}{% endfor %}<tool_call>", {}, "tool_use")
+    template = ChatTemplate("{{ messages[0].content }}{{ mood }}", {}, "chat.jinja", tool_use)
+    assert template.render(MESSAGES, TOOLS) == "add<tool_call>"
+    assert template.render(MESSAGES) == template.render(MESSAGES, []) == MESSAGES[0]["content"]
+    assert template.mentions("<tool_call>") and {"tools", "mood"} <= template.variables
+    assert {"content", "function"} <= template.names

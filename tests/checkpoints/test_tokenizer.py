@@ -179,6 +179,41 @@ def test_places_of_the_template(source: str, tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.chat([{"role": "user", "content": "the"}])) == "the!"
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_template_of_its_own_for_tools(beside: bool, tmp_path: Path) -> None:
+    one, other = "{{ messages[0].content }}", "{{ tools[0].function.name }}"
+    named = [{"name": "tool_use", "template": other}, {"name": "default", "template": one}]
+    directory = tmp_path / "additional_chat_templates"
+    if beside:
+        directory.mkdir()
+        (directory / "tool_use.jinja").write_text(other)
+    tokenizer = save(tmp_path, byte_level(), tokenizer_config={"chat_template": one if beside else named})
+    messages = [{"role": "user", "content": "the"}]
+    assert tokenizer.render(messages) == "the"
+    assert tokenizer.render(messages, [{"type": "function", "function": {"name": "add"}}]) == "add"
+    assert "tools" in tokenizer.template_variables and tokenizer.template_mentions("tools[0]")
+    wrong = {"chat_template": [*named[1:], {"name": "tool_use", "template": 3}]}
+    if not beside:
+        with pytest.raises(UserError, match="not text"):
+            save(tmp_path, byte_level(), tokenizer_config=wrong)
+
+
+def test_special_tokens_that_are_kept(both: dict[str, Tokenizer]) -> None:
+    for tokenizer in both.values():
+        special = sorted(tokenizer.special_ids([name for name in tokenizer.vocabulary if name.startswith("<")]))
+        assert len(special) > 1
+        kept, other = special[-1], special[0]
+        words = tokenizer.encode("the sea", add_special_tokens=False)
+        ids = [other, *words, kept, *words, other]
+        name = next(name for name, one in tokenizer.vocabulary.items() if one == kept)
+        text = tokenizer.decode(ids, kept={kept})
+        assert text.replace(" ", "") == f"thesea{name}thesea"
+        assert tokenizer.decode(ids) == tokenizer.decode([*words, *words]) and name not in tokenizer.decode(ids)
+        stream = tokenizer.stream({kept})
+        assert "".join(stream.push([one]) for one in ids) + stream.flush() == text
+        assert not tokenizer.special_ids(["the", "no token at all"])
+
+
 def test_without_a_template(tmp_path: Path) -> None:
     tokenizer = save(tmp_path, byte_level())
     assert not tokenizer.has_chat_template

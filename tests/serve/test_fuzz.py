@@ -39,6 +39,8 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "seed": st.integers(-1, 2**64),
     "echo": st.booleans(),
     "min_tokens": st.integers(-1, 4),
+    "tools": st.lists(st.just({"type": "function", "function": {"name": "add"}}) | ANYTHING, max_size=2),
+    "tool_choice": st.sampled_from(["auto", "none", "required"]) | ANYTHING,
     "stop": st.text(max_size=3) | st.lists(st.text(max_size=3), max_size=17),
 }
 """Values that are often, but not always, right."""

@@ -83,7 +83,8 @@ def test_without_tools_nothing_is_looked_for(case: str, scripted: Begin) -> None
     server = scripted(template, text + END)
     tokenizer = server.server.service.engine.tokenizer
     plain = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False))
-    for options in ({}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}):
+    asked: list[dict[str, Any]] = [{}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}]
+    for options in asked:
         told = as_added_up(server.whole(**options))
         assert told == {"content": plain, "reasoning_content": "", "calls": [], "finish_reason": "stop"}
         assert "Adds." not in server.prompts[-1]
