@@ -135,7 +135,8 @@ class Service:
                 return
             ended = [answers[index] for index in range(asked.answers)]
             if usage:
-                yield _event(replies.usage_chunk(ended, asked.prompt_tokens))
+                # looking at all tokens of long answers takes a while
+                yield _event(await asyncio.to_thread(replies.usage_chunk, ended, asked.prompt_tokens))
             yield DONE
             self._log(replies.id, asked, ended)
 

@@ -14,7 +14,13 @@ from spec_sdk.serve.bodies import ChatBody
 from spec_sdk.serve.chats import messages_of
 from spec_sdk.serve.faults import Refusal
 from spec_sdk.serve.prompt_size import check_size
-from spec_sdk.serve.reading.answer_format import AnswerFormat, call_format_of, has_channels, thought_tags_of
+from spec_sdk.serve.reading.answer_format import (
+    AnswerFormat,
+    call_format_of,
+    has_channels,
+    takes_tools,
+    thought_tags_of,
+)
 from spec_sdk.serve.reading.call_formats import CallFormat
 from spec_sdk.serve.reading.thoughts import Begin, begin_behind
 from spec_sdk.serve.structured import OlderNames
@@ -78,8 +84,7 @@ def _is_structured(body: ChatBody) -> str | None:
 
 def _calls_of(tokenizer: Tokenizer, channels: bool) -> CallFormat | None:
     """How the model writes calls; None where that is in channels. Raises Refusal where its template knows no tools."""
-    names = tokenizer.template_variables
-    if "tools" not in names and "xml_tools" not in names:
+    if not takes_tools(tokenizer):
         why = "the model's chat template has no place for them; leave them out"
         raise Refusal(400, f"tools: {why}", "tools", "unsupported_parameter")
     found = call_format_of(tokenizer)

@@ -10,6 +10,8 @@ from typing import Any
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.serve.bodies import ChatBody, Message
 from spec_sdk.serve.faults import Refusal
+from spec_sdk.serve.reading.answer_format import call_format_of, takes_tools
+from spec_sdk.serve.reading.call_formats import calls_of
 
 
 def messages_of(body: ChatBody, tokenizer: Tokenizer, texts: bool = False) -> list[dict[str, Any]]:
@@ -27,15 +29,27 @@ def _message(message: Message, where: str, tokenizer: Tokenizer, texts: bool) ->
     text = content if isinstance(content, str) else "".join(part.text for part in content or ())
     made: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": text}
     if message.role == "tool":
-        _check_known("tool", f"{where}.role", tokenizer)
+        # some templates write any role, and name none
+        if not takes_tools(tokenizer):
+            _check_known("tool", f"{where}.role", tokenizer)
         told = {"name": message.name, "tool_call_id": message.tool_call_id}
         made |= {key: value for key, value in told.items() if value is not None}
     if message.tool_calls:
-        _check_known("tool_calls", f"{where}.tool_calls", tokenizer)
-        made["tool_calls"] = [call if texts else _with_arguments(call) for call in message.tool_calls]
+        if (written := _written(message.tool_calls, tokenizer)) is not None:
+            made["content"] = f"{text}\n{written}" if text else written
+        else:
+            _check_known("tool_calls", f"{where}.tool_calls", tokenizer)
+            made["tool_calls"] = [call if texts else _with_arguments(call) for call in message.tool_calls]
     if message.reasoning_content:
         made |= _thoughts(message, tokenizer)
     return made
+
+
+def _written(calls: list[Any], tokenizer: Tokenizer) -> str | None:
+    """Calls as the model wrote them, for templates that offer tools and have no place for calls."""
+    format = None if tokenizer.template_names("tool_calls") else call_format_of(tokenizer)
+    read = calls_of([call.get("function") if isinstance(call, Mapping) else None for call in calls])
+    return None if format is None or read is None else format.written(read)
 
 
 def _thoughts(message: Message, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -17,6 +17,7 @@ THINKS = """{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}<th
 </think>
 
 {% endif %}{% endif %}"""
+SPECIAL = "{# [THINK] #}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 CHANNELS = """{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}{% if 'thinking' in m %}
 [{{ m.thinking }}]{% endif %}{% if m.tool_calls %}({{ m.tool_calls[0].function.name }}){% endif %}
 <|end|>{% endfor %}{% if tools %}{{ tools[0].function.name }}{% endif %}
@@ -36,6 +37,7 @@ TOLD: dict[str, tuple[str, str, dict[str, Any], str, str]] = {
     "closed by the prompt": (THINKS, f"Yes, it is.{END}", {"reasoning_effort": "none"}, "", "Yes, it is."),
     "no thoughts": (THINKS, f" Yes, it is.{END}", {}, "", " Yes, it is."),
     "quoted": (THINKS, f"Use <think> so.{END}", {}, "", "Use <think> so."),
+    "special tokens": (SPECIAL, f"[THINK]Hm. So.[/THINK]Yes, it is.{END}", {}, "Hm. So.", "Yes, it is."),
     "channels": (CHANNELS, ANALYSIS + FINAL + END, {}, "Hm. So.", "Yes, it is."),
     "channels, one": (CHANNELS, FINAL + END, {}, "", "Yes, it is."),
 }
@@ -148,9 +150,7 @@ def test_thoughts_can_be_sent_back(scripted: Begin) -> None:
 
 
 def test_tags_of_the_vocabulary_alone(scripted: Begin) -> None:
-    """Of two tokens, where the template says nothing; one of them is no sign."""
-    server = scripted("{{ messages[0].content }}", f"<think>Hm.</think>Yes.{END}")
-    assert as_added_up(server.whole())["content"] == "<think>Hm.</think>Yes."
-    tokenizer = server.server.service.engine.tokenizer
-    server.monkeypatch.setattr(tokenizer, "vocabulary", {"<think>": 1, "</think>": 2}, raising=False)
-    assert as_added_up(server.whole())["reasoning_content"] == "Hm."
+    """Where the template says nothing; one of the two is no sign."""
+    for text, thoughts in (("<think>Hm.</think>Yes.", ""), ("[THINK]Hm.[/THINK]Yes.", "Hm.")):
+        told = as_added_up(scripted("{{ messages[0].content }}", text + END).whole())
+        assert told["reasoning_content"] == thoughts

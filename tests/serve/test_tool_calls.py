@@ -138,6 +138,22 @@ def test_calls_and_results_can_be_sent_back(scripted: Begin) -> None:
     assert "<|message|>[Hm.](add)" in server.prompts[-1], "gpt-oss takes thoughts or content beside a call"
 
 
+def test_calls_are_content_where_templates_have_no_place_for_them(scripted: Begin) -> None:
+    plain = OFFERED + "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    for mark, text, expected in (
+        ("<tool_call>", f"<tool_call>{ADD}</tool_call>\n<tool_call>{NOW}</tool_call>",
+         f"<tool_call>\n{ADD}\n</tool_call>\n<tool_call>\n{NOW}\n</tool_call>"),
+        ("<|tool_call|>", f"<|tool_call|>[{ADD}, {NOW}]", f"<|tool_call|>[{ADD}, {NOW}]"),
+    ):  # fmt: skip
+        server = scripted(f"{{# {mark} #}}{plain}", f"Well.{text}{END}")
+        message = server.whole(tools=TOOLS).choices[0].message
+        assert len(message.tool_calls or []) == 2
+        server.whole([*HELLO, message, {"role": "tool", "content": "4", "tool_call_id": "a"}], tools=TOOLS)
+        assert f"<assistant>Well.\n{expected}<tool>4" in server.prompts[-1]
+    odd: Any = [*HELLO, {"role": "assistant", "tool_calls": [{"function": {"name": 3}}]}]
+    assert "has no place for tool_calls" in server.refused(odd, tools=TOOLS)["message"]
+
+
 @pytest.mark.parametrize("template", [TAGGED, BARE, LIST])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_that_must_come(template: str, stream: bool, scripted: Begin) -> None:

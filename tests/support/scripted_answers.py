@@ -22,7 +22,7 @@ from spec_sdk.serve.reading.harmony import MARKS
 from tests.support.serving import MODEL, PATIENCE_S, Served, post, served
 from tests.support.text_checkpoints import write_text_checkpoint
 
-SPECIAL = (*MARKS, "[TOOL_CALLS]", "<|python_tag|>")
+SPECIAL = (*MARKS, "[TOOL_CALLS]", "<|python_tag|>", "[THINK]", "[/THINK]", "<|tool_call|>")
 ADDED = ("</think>", "<tool_call>")
 END = "</s>"
 HELLO: Any = [{"role": "user", "content": "Hi"}]

@@ -118,10 +118,10 @@ class AnswerReader:
 def thought_tags_of(tokenizer: Tokenizer) -> ThoughtTags | None:
     """What a model writes around its thoughts; None for one that is not known to think, or has channels."""
     for tags in THOUGHT_TAGS:
-        both = (tags.open, tags.close)
-        if any(map(tokenizer.template_mentions, both)) or all(tag in tokenizer.vocabulary for tag in both):
+        if tokenizer.template_mentions(tags.open) or tokenizer.template_mentions(tags.close):
             return tags
-    return None
+    known = tokenizer.vocabulary
+    return next((tags for tags in THOUGHT_TAGS if tags.open in known and tags.close in known), None)
 
 
 def has_channels(tokenizer: Tokenizer) -> bool:
@@ -132,3 +132,8 @@ def has_channels(tokenizer: Tokenizer) -> bool:
 def call_format_of(tokenizer: Tokenizer) -> CallFormat | None:
     """How a model writes calls of tools; None where that is not known, or in channels."""
     return next((make() for marks, make in CALL_FORMATS if all(map(tokenizer.template_mentions, marks))), None)
+
+
+def takes_tools(tokenizer: Tokenizer) -> bool:
+    """Whether a model's chat template has a place for tools."""
+    return not tokenizer.template_variables.isdisjoint(["tools", "xml_tools"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from spec_sdk.serve.reading.pieces import Call, Tools
@@ -36,6 +36,10 @@ class CallFormat(ABC):
     @abstractmethod
     def calls(self, body: str, tools: Tools) -> list[Call] | None:
         """The calls of a text behind a mark, one at least; None if it is none."""
+
+    def written(self, calls: Sequence[Call]) -> str | None:
+        """Calls as the model writes them; None where only its chat template can."""
+        return None
 
 
 class BareJson(CallFormat):
@@ -81,6 +85,9 @@ class TaggedJson(CallFormat):
     def calls(self, body: str, tools: Tools) -> list[Call] | None:
         return calls_of(parsed(body.removesuffix(self.close)))
 
+    def written(self, calls: Sequence[Call]) -> str:
+        return "\n".join(f"<tool_call>\n{_json_of(call)}\n</tool_call>" for call in calls)
+
 
 class MarkedList(CallFormat):
     """``[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`` up to the end of the answer: Mistral's, and with other marks
@@ -95,6 +102,9 @@ class MarkedList(CallFormat):
 
     def calls(self, body: str, tools: Tools) -> list[Call] | None:
         return calls_of(parsed(body.strip().removesuffix(self._close or "")))
+
+    def written(self, calls: Sequence[Call]) -> str:
+        return f"{self.opens[0]}[{', '.join(map(_json_of, calls))}]"
 
 
 class MistralCalls(MarkedList):
@@ -191,6 +201,10 @@ def parsed(text: str) -> Any:
         return DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _json_of(call: Call) -> str:
+    return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {call.arguments}}}'
 
 
 def _valued_calls(name: str, text: str, pair: re.Pattern[str], tools: Tools) -> list[Call] | None:
