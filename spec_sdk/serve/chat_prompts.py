@@ -58,12 +58,12 @@ def chat_prompt_of(body: ChatBody, engine: Engine, reasoning: bool) -> ChatPromp
     forced = None
     if tools and body.tool_choice is not None and is_forced(body.tool_choice):
         written, forced = forced_call(body.tool_choice, schemas, written)
-    rendered = _rendered(body, tools, tokenizer)
+    constrained = forced is not None or structured is not None
+    rendered = _rendered(body, tools, tokenizer, constrained)
     check_unicode(rendered, "prompt")
     if not rendered.strip():
         raise Refusal(400, "messages: the model's chat template makes no text of them", "messages")
     check_size(rendered, engine, "messages")
-    constrained = forced is not None or structured is not None
     harmony = channels and not constrained and (reasoning or bool(tools))
     # an answer that is held to a grammar begins with it, whatever the prompt opened
     tags = thought_tags_of(tokenizer) if reasoning and not constrained and not harmony else None
@@ -94,8 +94,8 @@ def _calls_of(tokenizer: Tokenizer, channels: bool) -> CallFormat | None:
     return None if channels else found
 
 
-def _rendered(body: ChatBody, tools: list[Tool], tokenizer: Tokenizer) -> str:
-    variables = variables_of(body, tokenizer)
+def _rendered(body: ChatBody, tools: list[Tool], tokenizer: Tokenizer, constrained: bool) -> str:
+    variables = variables_of(body, tokenizer, constrained)
     offered = for_template(tools) or None
     # SmolLM3 tells functions that are called in XML from those called in Python
     if offered and "tools" not in tokenizer.template_variables:

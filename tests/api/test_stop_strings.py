@@ -144,7 +144,7 @@ class HeldBack:
 
 
 def test_a_stop_string_in_what_was_held_back_is_the_reason(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(engine.tokenizer), "stream", lambda self: HeldBack())
+    monkeypatch.setattr(type(engine.tokenizer), "stream", lambda self, kept: HeldBack())
     [answer] = engine.generate(PROMPTS[0], stop="end")
     assert (answer.text, answer.finish_reason) == ("the ", "stop")
     assert answer.metrics["finish_reason"] == "stop"

@@ -7,7 +7,7 @@ import itertools
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -38,7 +38,7 @@ class FakeTokenizer:
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         return self.encode("".join(f"<{m['role']}>{m['content']}</{m['role']}>" for m in messages))
 
-    def stream(self) -> FakeTokenizer:
+    def stream(self, kept: Set[int] = frozenset()) -> FakeTokenizer:
         return self
 
     def push(self, ids: Sequence[int]) -> str:

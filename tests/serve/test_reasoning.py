@@ -106,10 +106,13 @@ def test_logprobs_are_of_all_tokens(scripted: Begin) -> None:
 
 
 def test_a_constrained_answer_is_content(scripted: Begin) -> None:
-    """It begins with what it is held to, though the prompt opened thoughts."""
-    extra = {"chat_template_kwargs": {"enable_thinking": True}, "structured_outputs": {"choice": ["yes", "no"]}}
-    told = as_added_up(scripted(THINKS, "").whole(extra_body=extra))
-    assert told["content"] in ("yes", "no") and not told["reasoning_content"]
+    """It begins with what it is held to: the model is asked not to think, and if it is, that changes nothing."""
+    server = scripted(THINKS, "")
+    for given, end in (({}, "</think>\n\n"), ({"enable_thinking": True}, "<think>\n")):
+        extra = {"chat_template_kwargs": given, "structured_outputs": {"choice": ["yes", "no"]}}
+        told = as_added_up(server.whole(extra_body=extra))
+        assert told["content"] in ("yes", "no") and not told["reasoning_content"]
+        assert server.prompts[-1].endswith(end)
 
 
 def test_what_the_template_is_given(scripted: Begin) -> None:
