@@ -23,7 +23,7 @@ from spec_sdk.serve.reading.answer_format import (
 )
 from spec_sdk.serve.reading.call_formats import CallFormat
 from spec_sdk.serve.reading.thoughts import Begin, begin_behind
-from spec_sdk.serve.structured import OlderNames
+from spec_sdk.serve.structured import asked_as, constraint_of, outputs_of
 from spec_sdk.serve.template_variables import variables_of
 from spec_sdk.serve.tools import Tool, for_template, forced_call, is_forced, schemas_of
 
@@ -47,18 +47,18 @@ def chat_prompt_of(body: ChatBody, engine: Engine, reasoning: bool) -> ChatPromp
         raise Refusal(400, "messages: this model has no chat template; use /v1/completions", "messages")
     if is_forced(body.tool_choice) and not body.tools:
         raise Refusal(400, "tool_choice: it needs tools", "tool_choice")
-    structured = _is_structured(body)
+    structured = constraint_of(body.response_format, outputs_of(body, body.structured_outputs)) is not None
     tools = body.tools if body.tools and body.tool_choice != "none" else []
-    if tools and structured is not None:
-        message = f"{structured}: tools are given too; give one of the two, or tool_choice='none'"
-        raise Refusal(400, message, structured)
+    if tools and structured:
+        name = asked_as(body, body.response_format)
+        raise Refusal(400, f"{name}: tools are given too; give one of the two, or tool_choice='none'", name)
     schemas = schemas_of(tools)
     channels = has_channels(tokenizer)
     written = _calls_of(tokenizer, channels) if tools else None
     forced = None
     if tools and body.tool_choice is not None and is_forced(body.tool_choice):
         written, forced = forced_call(body.tool_choice, schemas, written)
-    constrained = forced is not None or structured is not None
+    constrained = forced is not None or structured
     rendered = _rendered(body, tools, tokenizer, constrained)
     check_unicode(rendered, "prompt")
     if not rendered.strip():
@@ -71,15 +71,6 @@ def chat_prompt_of(body: ChatBody, engine: Engine, reasoning: bool) -> ChatPromp
     parallel = body.parallel_tool_calls is not False
     format = AnswerFormat(reasoning and not constrained, tags, begin, harmony, written, schemas, parallel)
     return ChatPrompt(tokenizer.encode_rendered(rendered), format, forced)
-
-
-def _is_structured(body: ChatBody) -> str | None:
-    """The option that says what the answer's structure is, if one does."""
-    if body.response_format is not None and body.response_format.type != "text":
-        return "response_format"
-    if body.structured_outputs is not None and body.structured_outputs.model_dump(exclude_none=True):
-        return "structured_outputs"
-    return next((name for name in OlderNames.model_fields if getattr(body, name) is not None), None)
 
 
 def _calls_of(tokenizer: Tokenizer, channels: bool) -> CallFormat | None:

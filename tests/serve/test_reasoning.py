@@ -115,6 +115,15 @@ def test_a_constrained_answer_is_content(scripted: Begin) -> None:
         assert server.prompts[-1].endswith(end)
 
 
+def test_structure_that_asks_for_nothing_leaves_thoughts(scripted: Begin) -> None:
+    server = scripted(THINKS, f"<think>Hm.</think>Yes.{END}")
+    for given in ({"disable_any_whitespace": True}, {"json_object": False}, {}):
+        told = as_added_up(server.whole(extra_body={"structured_outputs": given}))
+        assert told["reasoning_content"] == "Hm." and server.prompts[-1].endswith("<assistant>")
+    told = as_added_up(server.whole(response_format={"type": "text"}))
+    assert told["reasoning_content"] == "Hm."
+
+
 def test_what_the_template_is_given(scripted: Begin) -> None:
     server = scripted(THINKS, f"Yes.{END}")
     for extra, end in (
