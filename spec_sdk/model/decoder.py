@@ -161,9 +161,10 @@ class Decoder:
         self.output_head = output_head
         self.stack = stack
         self.sources = tuple(range(len(self.blocks)) if sources is None else sources)
-        self.kinds = tuple(
-            block.kind(config.layer_kind(source)) for block, source in zip(self.blocks, self.sources, strict=True)
-        )
+        self.kinds = tuple(config.layer_kind(source) for source in self.sources)
+        if self.blocks:
+            # a subclass may have blocks of its own
+            self.kinds = tuple(block.kind(kind) for block, kind in zip(self.blocks, self.kinds, strict=True))
         self.ropes = tuple(dict.fromkeys(kind.rope for kind in self.kinds))
         if config.wide_qk_norm:
             # a group's attention is one computation only where norms are of single heads
