@@ -5,6 +5,7 @@ Legend: B batch, N queries, H query heads, G KV heads, D head dim, S keys, P pre
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,3 +153,16 @@ def test_partial_attentions_combine_to_the_whole(
         everything = ops.partial_attention(q_BNHD, k_BGSD, v_BGSD, bias_NS)
         torch.testing.assert_close(whole.m_BNH, everything.m_BNH)
         torch.testing.assert_close(whole.l_BNH, everything.l_BNH, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [PLAIN, AttentionSpec(softcap=2.0), AttentionSpec(sinks=tuple(float(head) for head in range(H)))],
+    ids=["plain", "capped", "sinks"],
+)
+def test_a_prompts_first_chunk(spec: AttentionSpec) -> None:
+    """Which torch's causal kernel computes of layers that attend plainly."""
+    q_BNHD, k_BGSD, v_BGSD = random_qkv(9, 9, 2, seed=3)
+    seen_by_N = [list(range(query + 1)) for query in range(9)]
+    found = Ops().tree_attention(q_BNHD, k_BGSD, v_BGSD, AttentionMask.chain(0, 9, CPU), spec)
+    assert_close(found, attention_by_hand(q_BNHD, k_BGSD, v_BGSD, seen_by_N, spec))
