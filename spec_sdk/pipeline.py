@@ -247,8 +247,8 @@ def build_pipeline(
     backend = backend or joined_backend(settings, registry)
     if settings.deterministic and beside is None:
         backend.be_deterministic()
-    if attention is not None:
-        _multiply_rows_exactly(settings, backend, beside is not None)
+    if attention is not None and beside is None:
+        backend.keep_rows_exact()
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
         raise UserError(
@@ -267,6 +267,8 @@ def build_pipeline(
         raise UserError("error_bounds: they are estimated for decoders without cross-attention; leave them out")
     if attention is not None:
         attention.check(models.target.executor)
+        if models.target.executor.rounds_rows:
+            _check_rows(settings)
     if settings.deterministic and models.target.executor.bits_vary is not None:
         raise UserError(
             f"deterministic: the bits of {models.target.name} are not promised: {models.target.executor.bits_vary}"
@@ -317,16 +319,10 @@ def build_pipeline(
     return pipeline
 
 
-def _multiply_rows_exactly(settings: Settings, backend: Backend, loaded: bool) -> None:
-    """For a target whose attention is predicted: else its exact attention is not plain decoding's up to rounding.
-
-    Of models that are ``loaded`` it is only said where they multiply otherwise. Raises UserError for derivatives of
-    rounded rows.
+def _check_rows(settings: Settings) -> None:
+    """Say of a target that rounds rows, and whose attention is predicted, what that leads to. Raises UserError for
+    derivatives of rounded rows.
     """
-    if not loaded:
-        backend.keep_rows_exact()
-    if not backend.ops.rounds_rows:
-        return
     if settings.error_bounds:
         raise UserError("error_bounds: rounded rows have no derivatives; use backend.activations=exact")
     print(

@@ -59,7 +59,7 @@ def pipeline_facts(pipeline: Pipeline) -> dict[str, Any]:
         "backend": pipeline.backend.describe(),
         "target": pipeline.target_name,
         "dtype": pipeline.dtype,
-        "rows_in_8_bits": pipeline.backend.ops.rounds_rows,
+        "rounds_rows": pipeline.models.target.executor.rounds_rows,
     }
 
 

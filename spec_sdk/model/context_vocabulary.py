@@ -46,7 +46,7 @@ def with_lowest_tokens(executor: TorchExecutor, tokens: int, option: str) -> Tor
         # chosen anew from the target's head, which those rows are of
         head = head.whole
     if tokens >= head.outputs:
-        return executor.of_decoder(decoder.with_head(head))
+        return executor if head is decoder.output_head else executor.of_decoder(decoder.with_head(head))
     token_R = torch.arange(tokens, device=decoder.device)
     return executor.of_decoder(decoder.with_head(reduced(head, decoder.embedding, token_R, executor.ops)))
 

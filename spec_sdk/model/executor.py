@@ -116,6 +116,11 @@ class Executor(ABC):
     """
 
     @property
+    def rounds_rows(self) -> bool:
+        """Whether rows are rounded before they are multiplied with some of its weights; not by default."""
+        return False
+
+    @property
     @abstractmethod
     def layers(self) -> int:
         """Number of blocks."""

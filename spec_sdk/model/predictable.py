@@ -27,8 +27,8 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
 
 
 def _peculiarity(config: ModelConfig, spec: AttentionSpec) -> str:
-    if spec.window is not None:
-        return f"a window of {spec.window} tokens"
     if config.attention_sinks:
         return "attention sinks"
+    if spec.window is not None:
+        return f"a window of {spec.window} tokens"
     return "soft-capped attention scores" if spec.softcap is not None else "an attention scale of its own"

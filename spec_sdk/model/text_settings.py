@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_TEXT_OF = {"gemma3": "gemma3_text", "mistral3": "mistral"}
-"""``model_type`` of the whole → of the text model whose config it has as ``text_config``, unless that says another."""
+TEXTS_OF = {"gemma3": ("gemma3_text",), "mistral3": ("mistral", "ministral3")}
+"""``model_type`` of the whole → of the text models whose config it may have as ``text_config``, the usual one first."""
 _SHARED = ("eos_token_id", "bos_token_id", "tie_word_embeddings", "quantization_config")
 """What the whole checkpoint says unless its text's part does."""
 
@@ -14,7 +14,8 @@ _SHARED = ("eos_token_id", "bos_token_id", "tie_word_embeddings", "quantization_
 def text_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """What the text model's own config.json says: ``values`` as they are unless they are those of something larger."""
     kind, text = values.get("model_type"), values.get("text_config")
-    if not isinstance(kind, str) or kind not in _TEXT_OF or not isinstance(text, Mapping):
+    if not isinstance(kind, str) or kind not in TEXTS_OF or not isinstance(text, Mapping):
         return dict(values)
     shared = {key: values[key] for key in _SHARED if values.get(key) is not None}
-    return {"model_type": _TEXT_OF[kind], **shared, **text}
+    own = text.get("model_type")
+    return {**shared, **text, "model_type": own if own in TEXTS_OF[kind] else TEXTS_OF[kind][0]}

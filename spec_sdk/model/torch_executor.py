@@ -21,6 +21,7 @@ from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops import Ops
 from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, PathGrower, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs
+from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
 from spec_sdk.plugin import not_inherited
 
@@ -62,6 +63,11 @@ class TorchExecutor(Executor):
         decoder = self.decoder
         parts = (form_of(decoder.blocks[0]), form_of(decoder.output_head))
         return ", ".join((super().form, type(decoder).__qualname__, f"{self._cache_form} cache", *parts))
+
+    @property
+    def rounds_rows(self) -> bool:
+        parts = self.decoder.projections
+        return any(isinstance(part, QuantizedProjection) and part.rounds for part in parts)
 
     @property
     def weight_bytes(self) -> int:

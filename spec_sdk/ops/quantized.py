@@ -20,6 +20,10 @@ BITS = (4, 5, 6, 8)
 """Of a code."""
 
 
+_LOOKED_UP = 1 << 20
+"""Weights whose levels are looked up at a time."""
+
+
 def scales_of_group(bits: int) -> int:
     """Of codes of so many bits."""
     return 2 if bits == 6 else 1
@@ -195,7 +199,7 @@ class QuantizedMatrix(QuantizedWeights):
             return self
         middle = middle_of(5)
         bits = 5 if -middle <= min(self.levels) and max(self.levels) < middle else 8
-        codes_OGK = self.codes().add_(middle_of(bits)).to(torch.int8)
+        codes_OGK = self._looked_up(torch.int8).add_(middle_of(bits))
         return QuantizedMatrix(packed_codes(codes_OGK, bits), self.scale_OG)
 
     def _in(self, bits: int, offsets: bool) -> QuantizedMatrix:
@@ -224,6 +228,8 @@ class QuantizedMatrix(QuantizedWeights):
 
     def codes(self) -> torch.Tensor:
         """The codes [O, G, K], or the levels that they stand for, as new float32."""
+        if self.levels is not None:
+            return self._looked_up(torch.float32)
         groups_OGC = self.codes_OC.view(self.outputs, -1, bytes_of_group(self.bits))
         if self.bits == 8:
             return groups_OGC.to(torch.float32, copy=True)
@@ -236,9 +242,20 @@ class QuantizedMatrix(QuantizedWeights):
             codes_OGK += torch.stack([upper_OGC >> bit & 1 for bit in range(8)], 3).flatten(2) * 16.0
         if self.bits == 6:
             codes_OGK += torch.cat([upper_OGC >> 2 * field & 3 for field in range(4)], 2) * 16.0
-        if self.levels is not None:
-            return torch.tensor(self.levels, dtype=torch.float32, device=self.device)[codes_OGK.long()]
         return codes_OGK if self.offset_OG is not None else codes_OGK.sub_(middle_of(self.bits))
+
+    def _looked_up(self, dtype: torch.dtype) -> torch.Tensor:
+        """The levels [O, G, K] that codes stand for; some rows at a time, as their places take four bytes each."""
+        assert self.levels is not None
+        table = torch.tensor(self.levels, dtype=dtype, device=self.device)
+        level_OGK = torch.empty(self.outputs, self.inputs // GROUP, GROUP, dtype=dtype, device=self.device)
+        step = max(1, _LOOKED_UP // max(1, self.inputs))
+        for first in range(0, self.outputs, step):
+            rows = slice(first, first + step)
+            byte_RGC = self.codes_OC[rows].reshape(-1, self.inputs // GROUP, GROUP // 2)
+            level_OGK[rows, :, : GROUP // 2] = table[(byte_RGC & 15).int()]
+            level_OGK[rows, :, GROUP // 2 :] = table[(byte_RGC >> 4).int()]
+        return level_OGK
 
 
 def are_levels(levels: Sequence[int]) -> bool:

@@ -109,12 +109,15 @@ class Transcribe(Task):
         self, app: Settings, chosen: Sequence[Chosen], vanilla: Chosen, output: RunOutput
     ) -> list[TranscribingRun]:
         from spec_sdk.events import EventLog
-        from spec_sdk.pipeline import build_pipeline
+        from spec_sdk.pipeline import build_pipeline, joined_backend
         from spec_sdk.speech.transcribing import TranscribingRun
         from spec_sdk.what_ran import plugins_of
 
         registry = Registry.discover()
-        base = build_pipeline(vanilla.settings, registry, slots=self.config.max_num_seqs)
+        backend = joined_backend(vanilla.settings, registry)
+        if any(each.settings.speculates_on_attention for each in chosen):
+            backend.keep_rows_exact()
+        base = build_pipeline(vanilla.settings, registry, backend, slots=self.config.max_num_seqs)
         if base.encoder is None:
             raise UserError(f"model.target: {base.target_name} is a text model; name a Whisper model")
         runs = []

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import read_config
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.config import ModelConfig
@@ -55,6 +56,18 @@ def test_the_text_of_a_model_that_sees(kind: str | None, found: str) -> None:
     text = {**SIZES, "max_position_embeddings": 8192, **({} if kind is None else {"model_type": kind})}
     config = read_config({"model_type": "mistral3", "text_config": text, "eos_token_id": 2}, "config.json")
     assert (config.architecture, config.prefix, config.eos_token_ids) == (found, "language_model.", (2,))
+
+
+def test_texts_that_a_mistral_has_not() -> None:
+    for kind in ("qwen3", "nonsense"):
+        text = {**SIZES, "max_position_embeddings": 8192, "model_type": kind}
+        with pytest.raises(UserError, match=f"text of a mistral3 is mistral or ministral3, not '{kind}'"):
+            read_config({"model_type": "mistral3", "text_config": text}, "config.json")
+
+
+def test_a_window_is_of_all_layers() -> None:
+    """Whatever types they are given, which transformers does not read here."""
+    assert read(sliding_window=64, layer_types=["full_attention"] * 2).windows == (64, 64)
 
 
 @pytest.mark.parametrize("kind", ["mistral_sliding", "ministral3"])

@@ -128,8 +128,8 @@ NEARLY_LLAMAS = (
     Mutant(
         "text models: all of a kind of checkpoint are one family's",
         "spec_sdk/model/text_settings.py",
-        'return {"model_type": _TEXT_OF[kind], **shared, **text}',
-        'return {**shared, **text, "model_type": _TEXT_OF[kind]}',
+        "own if own in TEXTS_OF[kind] else TEXTS_OF[kind][0]",
+        "TEXTS_OF[kind][0]",
         ("tests/checkpoints/test_ministral.py::test_the_text_of_a_model_that_sees",),
     ),
     Mutant(

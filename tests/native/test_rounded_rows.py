@@ -172,6 +172,13 @@ def test_predicted_attention_beside_rounded_rows(capsys: pytest.CaptureFixture[s
     settings = settings_of(*FEW_BITS, "pipeline=alspec")
     build_pipeline(settings, Registry.discover(), beside=plain)
     assert "threshold 0 is not plain decoding token by token; backend.activations=exact" in capsys.readouterr().err
+    # no row of a dense model is rounded
+    dense = pipeline_of("pipeline=vanilla", "backend=cpu")
+    assert dense.backend.ops.rounds_rows and not dense.models.target.executor.rounds_rows
+    build_pipeline(
+        settings_of("model.weights=dense", "backend=cpu", "pipeline=alspec"), Registry.discover(), beside=dense
+    )
+    assert "rounded" not in capsys.readouterr().err
     with pytest.raises(UserError, match="error_bounds: rounded rows have no derivatives"):
         pipeline_of(*FEW_BITS, "pipeline=alspec", "backend.activations=int8", "error_bounds=true")
 

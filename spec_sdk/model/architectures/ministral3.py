@@ -9,15 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import mistral
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
-from spec_sdk.model.llama_like import read_llama_like, windows_by_type
+from spec_sdk.model.llama_like import read_llama_like
 from spec_sdk.model.rope_fields import SPELLINGS
-from spec_sdk.model.text_settings import text_settings
+from spec_sdk.model.text_settings import TEXTS_OF, text_settings
 
 _TEMPERATURE = "llama_4_scaling_beta"
 _YARN = {
@@ -34,9 +35,12 @@ _YARN = {
 def _read_config(fields: Fields) -> ModelConfig:
     if fields.text("model_type", "") == "ministral3":
         return _read_text(fields)
-    text = Fields(text_settings(fields.values), fields.section("text_config").where)
-    read = _read_text if text.text("model_type", "") == "ministral3" else mistral.FAMILY.read_config
-    return replace(read(text), prefix="language_model.")
+    own, known = fields.section("text_config"), TEXTS_OF["mistral3"]
+    kind = own.text("model_type", known[0])
+    if kind not in known:
+        raise UserError(f"{own.where}: the text of a mistral3 is {' or '.join(known)}, not '{kind}'")
+    read = _read_text if kind == "ministral3" else mistral.FAMILY.read_config
+    return replace(read(Fields(text_settings(fields.values), own.where)), prefix="language_model.")
 
 
 def _read_text(fields: Fields) -> ModelConfig:
@@ -47,7 +51,7 @@ def _read_text(fields: Fields) -> ModelConfig:
         fields,
         kv_heads=8,
         head_dim=128,
-        windows=windows_by_type(fields, window, [window is not None] * fields.size("num_hidden_layers")),
+        windows=[window] * fields.size("num_hidden_layers"),
         theta=1e6,
         epsilon=1e-5,
     )
