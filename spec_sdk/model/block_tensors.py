@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -39,7 +40,10 @@ def with_tensors(part: Part, tensors: Iterable[torch.Tensor]) -> Part:
 
 
 def form_of(part: Any) -> str:
-    """All that a part is besides the values in its tensors: types, options, and each tensor's shape, dtype, layout."""
+    """All that a part is besides the values in its tensors: types, options, and each tensor's shape, dtype, layout.
+
+    It is the same before and after a pass, though values that parts work out then stay in them.
+    """
     return ", ".join(_described(part))
 
 
@@ -50,7 +54,10 @@ def _mapped(part: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return type(part)(_mapped(item, change) for item in part)
     if _has_parts(part):
         made = copy.copy(part)
-        for name, value in vars(part).items():
+        for name in vars(part).keys() - _given(part).keys():
+            # it was worked out from the tensors that are exchanged
+            object.__delattr__(made, name)
+        for name, value in _given(part).items():
             # a frozen dataclass forbids setattr, and this is a copy that nobody has seen
             object.__setattr__(made, name, _mapped(value, change))
         return made
@@ -68,7 +75,7 @@ def _described(part: Any) -> Iterator[str]:
     else:
         yield repr(part) if isinstance(part, PLAIN) else f"{type(part).__module__}.{type(part).__qualname__}"
         if _has_parts(part):
-            for name, value in vars(part).items():
+            for name, value in _given(part).items():
                 yield name
                 yield from _described(value)
 
@@ -76,3 +83,13 @@ def _described(part: Any) -> Iterator[str]:
 def _has_parts(part: Any) -> bool:
     is_value = dataclasses.is_dataclass(part) and not isinstance(part, type)
     return is_value or isinstance(part, Projection | ProjectionStack)
+
+
+def _given(part: Any) -> dict[str, Any]:
+    """What a part was made of, without what it worked out from that and keeps."""
+    of_class = type(part)
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if not isinstance(getattr(of_class, name, None), functools.cached_property)
+    }

@@ -18,7 +18,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.pipeline import Pipeline, build_pipeline
 from spec_sdk.policy.obtained_costs import is_long_enough, obtain_costs
 from spec_sdk.registry import Registry
-from tests.support.real_pipelines import settings_of
+from tests.support.real_pipelines import settings_of, tokens_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
 CURVE = CostCurve({(64, 1): 1.0, (64, 8): 2.0})
@@ -135,6 +135,16 @@ def test_asked_for_costs_are_measured_once_and_then_kept(checkpoint: Path, passe
     # another model of the same machine
     pipeline_of(checkpoint, "policy=adaptive", "policy.costs=measure", "model.dtype=bfloat16")
     assert passes
+
+
+def test_facts_of_weights_in_few_bits_are_the_same_after_a_pass(tmp_path: Path) -> None:
+    """It leaves things in the model, such as what kernels read; costs are kept after passes, and looked for before."""
+    write_checkpoint(tmp_path, "smollm", hidden_size=192, intermediate_size=96, max_position_embeddings=128)
+    pipeline = pipeline_of(tmp_path, "model.weights=int4")
+    source = pipeline.costs_of(pipeline.engine.drafter)
+    before = source.facts()
+    tokens_of(pipeline, [1, 2, 3], 4)
+    assert source.facts() == before
 
 
 def test_facts_tell_what_costs_depend_on(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

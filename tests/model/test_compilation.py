@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,10 @@ class Part:
     none: None = None
     epsilon: float = 1e-5
 
+    @cached_property
+    def doubled(self) -> torch.Tensor:
+        return self.gain * 2
+
 
 def part(width: int = 3, epsilon: float = 1e-5) -> Part:
     experts = [Projection(torch.randn(width, 2)), Projection(torch.randn(width, 2), torch.randn(width))]
@@ -231,6 +236,16 @@ def test_parts_of_a_form_differ_in_values_alone() -> None:
     assert form_of(part()) != form_of(part(epsilon=1e-6))
     assert form_of(part()) != form_of(replace(part(), gain=torch.randn(2).bfloat16()))
     assert form_of(part()) != form_of(replace(part(), experts=[]))
+
+
+def test_what_a_part_works_out_and_keeps_is_no_part_of_it() -> None:
+    used, second = part(), part()
+    form = form_of(used)
+    assert used.doubled is used.doubled
+    assert form_of(used) == form and len(tensors_of(used)) == 5
+    exchanged = with_tensors(used, tensors_of(second))
+    assert torch.equal(exchanged.doubled, second.gain * 2), "it is worked out anew from the tensors that came instead"
+    assert "doubled" in vars(used), "the part itself is left alone"
 
 
 def test_a_mixture_of_experts_is_not_compiled_after_attention(pretended: list[str]) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from spec_sdk.model.block_tensors import form_of
 from spec_sdk.model.session import Session
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
@@ -416,3 +417,16 @@ def test_what_must_be_measured_is_measured_before_a_run(
     session.feed([0], [[4]])
     assert asked and set(asked) <= before
     assert {each[1] for each in before} == bits
+
+
+def test_the_form_of_weights_in_few_bits_is_that_of_the_weights_and_not_of_what_they_went_through() -> None:
+    """Costs of passes are kept under it."""
+    weights = [quantized(32, 64, bits, offsets) for bits in BITS for offsets in (False, True)]
+    projections = [NativeQuantizedProjection(each, rounds=rounds) for each in weights for rounds in (False, True)]
+    projections.append(NativeQuantizedProjection(quantized(32, 64, BY_LEVELS)))
+    forms = [form_of(each) for each in projections]
+    for each in projections:
+        each(random(1, 64))
+        each(random(65, 64))
+    assert [form_of(each) for each in projections] == forms
+    assert len(set(forms)) == len(projections)
