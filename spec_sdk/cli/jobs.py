@@ -113,6 +113,7 @@ def _refuse_unheard(make: Any, settings: Settings) -> None:
         "compare": settings.compare,
         "constraint": settings.constraint != NOTHING,
         "error_bounds": settings.error_bounds,
+        **{name: getattr(settings, name) is not None for name in ("prompt", "prompt_file", "audio")},
     }
     for name in make.without:
         if asked[name]:

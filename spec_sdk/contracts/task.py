@@ -14,8 +14,8 @@ class Task(Plugin, ABC):
 
     ``computes``: it makes the run's backend; False for one that only looks at files.
     ``every_rank``: it runs on every rank of a launched run; otherwise a launcher with several processes is refused.
-    ``without``: options of the run that it does nothing with, of ``compare``, ``constraint`` and ``error_bounds``. A
-    run that gives one is refused.
+    ``without``: options of the run that it does nothing with, of ``compare``, ``constraint``, ``error_bounds``,
+    ``prompt``, ``prompt_file`` and ``audio``. A run that gives one is refused.
     """
 
     kind = "task"

@@ -29,7 +29,7 @@ class ShowCostCurve(Task):
     name = "cost_curve"
     Config = CostCurveConfig
     config: CostCurveConfig
-    without = ("compare", "constraint", "error_bounds")
+    without = ("compare", "constraint", "error_bounds", "prompt", "prompt_file", "audio")
 
     def run(self, app: Settings) -> int:
         """A table goes to stdout; returns 0. Raises UserError where nothing can be measured."""

@@ -74,7 +74,7 @@ class EstimateLatency(Task):
     name = "estimate"
     Config = EstimateConfig
     config: EstimateConfig
-    without = ("compare", "constraint", "error_bounds")
+    without = ("compare", "constraint", "error_bounds", "prompt", "prompt_file", "audio")
 
     def run(self, app: Settings) -> int:
         """Tables go to stdout, estimate.json and estimate.svg (and a measured table) into the run's directory."""
@@ -143,7 +143,8 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
     m = app.model
     parts = (backend.load, backend.ops, backend.device, TORCH_DTYPES[m.dtype])
-    models = Models(m.target, m.draft, m.draft_layers, *parts, context=m.context)
+    forms = {"weights": m.weights, "draft_weights": m.draft_weights, "kv_cache": m.kv_cache}
+    models = Models(m.target, m.draft, m.draft_layers, *parts, context=m.context, **forms)
     executor = models.target.executor
     if not isinstance(executor, TorchExecutor):
         raise UserError(
@@ -154,10 +155,11 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     longest = executor.config.max_context
     plan: MeasuringPlan = MeasuringPlan(contexts or default_contexts(longest), size, repeats)
     check_plan(plan, longest)
+    cache = "" if m.kv_cache == "auto" else f", KV cache {m.kv_cache}"
     samples = measure(executor, verifier, plan, backend.synchronize, lambda line: print(line, file=sys.stderr))
     return as_yaml(
         samples,
-        title=f"{models.target.name}, {m.dtype}, on {backend.describe()}",
+        title=f"{models.target.name}, {m.dtype}, weights {m.weights}{cache}, on {backend.describe()}",
         source=f"task=estimate, backend {backend.name}, medians of {repeats} steps",
         layers=executor.layers,
         size=size,

@@ -239,12 +239,15 @@ def test_streams_that_were_never_open(arguments: str, closed: str, status: int) 
         ("watch", "compare=true"),
         ("advise", "compare=true"),
         ("estimate", "constraint=json_schema"),
+        ("estimate", "prompt=hello"),
+        ("cost_curve", "prompt_file=-"),
         ("needle", "constraint=json_schema"),
         ("train_draft", "error_bounds=true"),
     ],
 )
 def test_an_option_that_the_task_would_pass_over_is_refused(cli: Callable[..., Result], task: str, option: str) -> None:
-    result = cli(f"task={task}", option, "prompt=hi", "output_dir=out")
     name = option.partition("=")[0]
+    asked = [] if name.startswith("prompt") else ["prompt=hi"]
+    result = cli(f"task={task}", option, *asked, "output_dir=out")
     assert result.status == 2 and f"{name}: task={task} does nothing with it; leave it out" in result.err
     assert not Path("out").exists()

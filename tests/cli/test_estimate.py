@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from spec_sdk.latency import measuring
 from spec_sdk.latency.estimate import Question, estimate
 from spec_sdk.latency.table import load_table
+from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
+from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.tasks import estimate as task
 from tests.support.tiny_checkpoints import write_checkpoint
 
@@ -85,6 +88,29 @@ def test_a_measured_table_can_be_fed_back(cli: Callable[..., Any], own_directory
     [row] = estimate(load_table(str(path)), Question([0.65], contexts=[300]))
     by_hand = times["fixed"] + 5 * (times["pre_attention"] + times["post_attention"] + times["flash_decode"]["300"])
     assert row.group_speed == pytest.approx(1e6 / by_hand)
+
+
+@pytest.mark.parametrize("given", [(), ("model.weights=int4", "model.kv_cache=int8")])
+def test_the_model_is_measured_in_the_form_that_was_asked_for(
+    cli: Callable[..., Any], own_directory: Path, given: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own_directory / "model").mkdir()
+    write_checkpoint(own_directory / "model", hidden_size=192, intermediate_size=96)
+    measured: list[TorchExecutor] = []
+
+    def noted(executor: TorchExecutor, *others: Any) -> measuring.Samples:
+        measured.append(executor)
+        return measure(executor, *others)
+
+    measure = measuring.measure
+    monkeypatch.setattr(measuring, "measure", noted)
+    arguments = ["task.latencies=measure", "model.target=model", "task.repeats=1", "task.contexts=64"]
+    assert cli("task=estimate", *arguments, *given, "output_dir=out").status == 0
+    [executor] = measured
+    assert (executor.decoder.output_head.quantized is not None) == bool(given)
+    assert isinstance(executor.new_cache(), QuantizedKVCache) == bool(given)
+    title = json.loads((own_directory / "out" / "estimate.json").read_text())["latencies"]["title"]
+    assert ("weights int4, KV cache int8" if given else "weights auto, on") in title
 
 
 @pytest.mark.parametrize(
