@@ -27,7 +27,7 @@ class Outcome:
     def as_json(self) -> dict[str, Any]:
         """The job's entry of summary.json, with the summary of its metrics.json if it wrote one."""
         directory = Path(self.output_dir)
-        # a failed job wrote none: what lies there is of an earlier sweep into the same directory
+        # one that was refused may have named a directory that is none of this sweep's
         wrote = self.status in (EXIT_OK, EXIT_INTERRUPTED, EXIT_TERMINATED)
         metrics = (read_metrics(directory) if wrote else None) or {}
         entry = {

@@ -21,6 +21,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from spec_sdk.cli import started_ray
+from spec_sdk.cli.earlier_sweep import forget_summary, jobs_not_run_again
 from spec_sdk.cli.jobs import RESULTS, hear_signals, report, status_of, worst
 from spec_sdk.cli.objective import SPEEDUP, best_of, directions_of, known_metrics
 from spec_sdk.cli.outcomes import read_outcomes
@@ -33,6 +34,7 @@ from spec_sdk.errors import UserError, did_you_mean, in_a_line
 from spec_sdk.files import expanded, missing_directories, remove_abandoned, remove_empty, write_json
 from spec_sdk.report import SUMMARY_COLUMNS, print_plugins_of_jobs, summary_cells
 from spec_sdk.run_output import OUTCOMES, SUMMARY, check_writable, unfinished_files
+from spec_sdk.say import say
 from spec_sdk.settings import RUN_OPTIONS, check_common, sweep_of
 from spec_sdk.tables import number, print_table
 
@@ -96,12 +98,14 @@ class Sweep:
         self._directory.mkdir(parents=True, exist_ok=True)
         (self._directory / OUTCOMES).unlink(missing_ok=True)
         statuses: list[int] = []
+        whole = False
         try:
             before = {path.name for path in self._directory.iterdir()}
             try:
                 self._launch()
             finally:
                 self._remove_unfinished(before)
+            whole = True
         except JobFailed:
             pass  # it was told of, and its status counts
         except (KeyboardInterrupt, Exception) as error:
@@ -112,7 +116,7 @@ class Sweep:
                 raise
             report(error)
             statuses.append(status_of(error))
-        return worst([*statuses, *self._summarise()])
+        return worst([*statuses, *self._summarise(whole)])
 
     def _launch(self) -> None:
         hydra = self._config.hydra
@@ -234,28 +238,36 @@ class Sweep:
             option, directory = "output_dir", self._config.output_dir
         return expanded(str(directory), option) if directory else default_output_dir("sweep")
 
-    def _summarise(self) -> list[int]:
-        """Write summary.json, print the table, and return the jobs' exit statuses."""
+    def _summarise(self, whole: bool) -> list[int]:
+        """Write summary.json, print the table, and return the jobs' exit statuses.
+
+        ``whole``: all jobs ran. Where they did not, those of an earlier sweep that did not run again stay in the file.
+        """
         outcomes = read_outcomes(self._directory)
         best = best_of(outcomes, self._directions)
-        summary: dict[str, Any] = {"jobs": [outcome.as_json() for outcome in outcomes]}
+        jobs = [outcome.as_json() for outcome in outcomes]
+        earlier = [] if whole else jobs_not_run_again(self._directory, outcomes)
+        summary: dict[str, Any] = {"jobs": [*jobs, *earlier]}
         if self._directions:
             summary["best"] = [
                 {"job": outcome.name, "output_dir": outcome.output_dir, "metric": outcome.metric} for outcome in best
             ]
         write_json(self._directory / SUMMARY, summary)
         (self._directory / OUTCOMES).unlink(missing_ok=True)
+        forget_summary(self._directory)
         rows = []
         added = [name for name in self._metrics if name not in IN_TABLE]
-        compared = SPEEDUP not in added and any(job["speedup"] is not None for job in summary["jobs"])
-        for outcome, job in zip(outcomes, summary["jobs"], strict=True):
+        compared = SPEEDUP not in added and any(job["speedup"] is not None for job in jobs)
+        for outcome, job in zip(outcomes, jobs, strict=True):
             values = [number((outcome.metric or {}).get(name)) for name in added]
             result = RESULTS.get(outcome.status, "failed") + (", best" if outcome in best else "")
             ratio = [number(job["speedup"], 2, "×")] * compared
             rows.append([outcome.name, *summary_cells(job["summary"]), *ratio, *values, result])
         title = f"{len(outcomes)} jobs in {self._directory}"
         print_table(title, ["job", *SUMMARY_COLUMNS, *["ratio"] * compared, *added, "result"], rows)
-        print_plugins_of_jobs(summary["jobs"])
+        print_plugins_of_jobs(jobs)
+        if earlier:
+            say(f"of an earlier sweep {len(earlier)} did not run again; {SUMMARY} has them as they were, as earlier")
         return [outcome.status for outcome in outcomes]
 
 

@@ -12,6 +12,7 @@ from typing import cast
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from spec_sdk.cli.earlier_sweep import forget_metrics, set_aside_metrics, set_aside_summary
 from spec_sdk.cli.jobs import EXIT_CLOSED_PIPE, EXIT_OK, EXIT_TERMINATED, RESULTS, report, run_task, status_of
 from spec_sdk.cli.objective import values_of
 from spec_sdk.cli.outcomes import Outcome
@@ -19,7 +20,6 @@ from spec_sdk.config.chosen_pipeline import all_overrides, settle, task_override
 from spec_sdk.config.overrides import parse
 from spec_sdk.errors import UserError
 from spec_sdk.files import remove_empty
-from spec_sdk.run_output import SUMMARY
 
 LONGEST_NAME = 120
 
@@ -57,8 +57,7 @@ class SweepJob:
         print(f"job {hydra.job.num}: {name}", file=sys.stderr)
         output_dir = self._output_dir(hydra, name)
         outcome = Outcome(hydra.job.num, name, EXIT_OK, None, str(output_dir))
-        # of an earlier sweep into the same directory; of this one, should it be killed, there are its outcomes
-        (self.directory / SUMMARY).unlink(missing_ok=True)
+        set_aside_summary(self.directory)
         try:
             self._run(config, hydra, output_dir, outcome)
         except Exception as error:
@@ -82,8 +81,11 @@ class SweepJob:
     def _run(self, config: DictConfig, hydra: DictConfig, output_dir: Path, outcome: Outcome) -> None:
         if not output_dir.absolute().resolve().is_relative_to(self.directory.absolute().resolve()):
             raise UserError(f"hydra.sweep.subdir: {output_dir} is not below the sweep's directory")
+        set_aside_metrics(output_dir)
         settle(config, hydra)
         outcome.status = run_task(config, all_overrides(hydra), output_dir)
+        if outcome.status == EXIT_OK:
+            forget_metrics(output_dir)
         if outcome.status == EXIT_OK and self.metrics:
             outcome.metric = values_of(output_dir, self.metrics)
 

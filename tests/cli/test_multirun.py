@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from spec_sdk.cli import sweep_job
 from spec_sdk.cli.sweep_job import directory_name
+from spec_sdk.run_report.finding import read_runs
 from tests.cli.conftest import Result
 
 Cli = Callable[..., Result]
@@ -108,6 +111,70 @@ def test_a_killed_sweep_does_not_pass_for_an_earlier_one(cli: Cli, monkeypatch: 
     monkeypatch.setattr("spec_sdk.cli.sweep_job.run_task", looked)
     assert cli("-m", "max_new_tokens=5,6", "output_dir=out").status == 0
     assert there == [False, False] and [job["job"] for job in summary()] == ["max_new_tokens=5", "max_new_tokens=6"]
+
+
+def reported(directory: str = "out") -> tuple[list[str], list[str]]:
+    """Whose numbers a report has, and what it says of the other jobs."""
+    runs, failed = read_runs([directory])
+    return [run.path.name for run in runs], failed
+
+
+def test_a_job_that_begins_anew_leaves_no_earlier_results_as_its_own(cli: Cli, fake: Callable[..., None]) -> None:
+    sweep = ("-m", "pipeline=vanilla,suffix", "output_dir=out")
+    assert cli(*sweep, "max_new_tokens=5").status == 0
+    before = Path("out/0-pipeline=vanilla/metrics.json").read_text()
+    assert cli(*sweep, "max_new_tokens=900").status == 2
+    assert [(job["status"], job["summary"]) for job in summary()] == [(2, None), (2, None)]
+    names, failed = reported()
+    assert names == [] and len(failed) == 2 and all("max_new_tokens" in line for line in failed)
+    assert Path("out/0-pipeline=vanilla/earlier_metrics.json").read_text() == before, "they are lost to nobody"
+    assert cli(*sweep, "max_new_tokens=5").status == 0
+    assert reported() == (["0-pipeline=vanilla", "1-pipeline=suffix"], [])
+    assert list(Path("out").rglob("earlier_*")) == []
+
+
+def test_a_sweep_that_is_interrupted_keeps_the_jobs_of_an_earlier_one_that_it_had_not_begun(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = ("-m", "max_new_tokens=3,4,5,6", "output_dir=out")
+    assert cli(*sweep).status == 0
+    before = summary()
+    run_task = sweep_job.run_task
+
+    def interrupted(config: Any, overrides: Sequence[str], directory: Path) -> int:
+        if "max_new_tokens=4" in overrides:
+            raise KeyboardInterrupt
+        return run_task(config, overrides, directory)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("spec_sdk.cli.sweep_job.run_task", interrupted)
+        result = cli(*sweep)
+    assert result.status == 130 and "of an earlier sweep 2 did not run again" in result.err
+    assert [(job["job"], job["status"], job.get("earlier", False)) for job in summary()] == [
+        ("max_new_tokens=3", 0, False),
+        ("max_new_tokens=4", 130, False),
+        ("max_new_tokens=5", 0, True),
+        ("max_new_tokens=6", 0, True),
+    ]
+    assert summary()[1]["summary"] is None
+    assert [job["summary"] for job in summary()[2:]] == [job["summary"] for job in before[2:]]
+    names, [interrupted_job] = reported()
+    assert names == [f"{i}-max_new_tokens={3 + i}" for i in (0, 2, 3)] and "interrupted" in interrupted_job
+    assert cli(*sweep).status == 0
+    assert [job.get("earlier") for job in summary()] == [None] * 4
+
+
+def test_an_earlier_job_that_a_killed_sweep_began_anew_is_not_taken_for_whole(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = ("-m", "max_new_tokens=3,4,5", "output_dir=out")
+    assert cli(*sweep).status == 0
+    # as the killed one left it, which was at its second job
+    Path("out/summary.json").rename("out/earlier_summary.json")
+    Path("out/1-max_new_tokens=4/metrics.json").rename("out/1-max_new_tokens=4/earlier_metrics.json")
+    monkeypatch.setattr("spec_sdk.cli.sweep_job.run_task", Mock(side_effect=KeyboardInterrupt))
+    assert cli(*sweep).status == 130
+    assert [job["job"] for job in summary()] == ["max_new_tokens=3", "max_new_tokens=5"]
 
 
 def test_a_failed_job_does_not_lose_the_others(cli: Cli) -> None:
