@@ -26,6 +26,7 @@ import torch
 
 from benchmarks.support import plots
 from benchmarks.support.processes import start_others
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.reports import write_report
 from spec_sdk.contracts import BlockRunner, Predictor
 from spec_sdk.model.models import Models
@@ -200,7 +201,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=6, help="decoded per round")
     parser.add_argument("--note", default="")
-    parser.add_argument("--output", default="benchmarks/results/alspec_groups.json")
+    add_output(parser, Path("benchmarks/results/alspec_groups.json"))
     arguments = parser.parse_args()
     leads = os.environ.get("RANK", "0") == "0"
     load = os.getloadavg()[0]
@@ -233,9 +234,8 @@ def main() -> int:
             ],
             "contexts": rows,
         }
-        place = Path(arguments.output)
-        write_report(place, report)
-        plot(report, place.with_suffix(".svg"))
+        write_report(arguments.output, report)
+        plot(report, arguments.output.with_suffix(".svg"))
         for entry in report["crossovers"]:
             print(f"{entry['faster']} against {entry['than']}: {entry['context'] or 'slower'}")
     ranks.close()

@@ -259,6 +259,7 @@ def main() -> int:
         "tasks": {column.name: column.facts for column in columns},
         "rows": rows,
     }
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     for setting in settings:
         pipeline = chosen(first, *setting.options, *arguments.overrides) if setting.options else plain
         cells = {column.name: column.cell(pipeline, setting) for column in columns}

@@ -30,6 +30,7 @@ from typing import Any
 
 from benchmarks.places import RESULTS
 from spec_sdk.bench.answers import spread_prompts, tokens_of
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
 from spec_sdk.bench.turns import rotated
@@ -57,7 +58,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="proof: begin no more prompts after so many")
     parser.add_argument("--resume", action="store_true", help="proof: go on with the prompts that --output lacks")
     parser.add_argument("--rounds", type=int, default=2, help="cost: how often every prompt is answered")
-    parser.add_argument("--output", type=Path, default=None, help="the JSON to write")
+    add_output(parser)
     options = parser.parse_intermixed_args()
     return proof(options) if options.what == "proof" else cost(options)
 

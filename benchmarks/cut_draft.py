@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.reports import write_report
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.decoder import Decoder
@@ -111,7 +112,7 @@ def main() -> int:
     parser.add_argument("--prompts", default="spec_bench_sample", help="JSONL of prompts, or spec_bench_sample")
     parser.add_argument("--count", type=int, default=12, help="prompts taken, evenly spread over the file")
     parser.add_argument("--down-to", type=int, default=10, help="stop at this many layers")
-    parser.add_argument("--output", default="benchmarks/results/cut_draft.json")
+    add_output(parser, Path("benchmarks/results/cut_draft.json"))
     arguments = parser.parse_args()
     checkpoint = open_checkpoint(arguments.target)
     decoder = load_decoder(checkpoint, torch.device("cpu"), torch.bfloat16)
@@ -123,7 +124,7 @@ def main() -> int:
             sequences.append((prompt, answer(decoder, prompt)))
     print(f"{len(sequences)} prompts, {ANSWER_TOKENS} tokens each, target {checkpoint.name}", file=sys.stderr)
     steps = remove_greedily(CutMeter(decoder, sequences), arguments.down_to)
-    write_report(Path(arguments.output), {"target": checkpoint.name, "steps": steps})
+    write_report(arguments.output, {"target": checkpoint.name, "steps": steps})
     return 0
 
 

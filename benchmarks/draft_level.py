@@ -19,13 +19,13 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.places import RESULTS
 from spec_sdk.bench.machine import device_facts, slug
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import build, run_script
 from spec_sdk.contracts import Budget, Drafter, RequestState, SamplingParams
@@ -101,7 +101,7 @@ def main() -> int:
     parser.add_argument("--depth", type=int, default=5, help="levels of the deeper tree")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seconds", type=float, default=2.0, help="per drafter and width")
-    parser.add_argument("--output", type=Path, default=None)
+    add_output(parser)
     parser.add_argument("overrides", nargs="*", default=["model.dtype=bfloat16"])
     arguments = parser.parse_intermixed_args()
     report: dict[str, Any] = {"temperature": arguments.temperature, "drafters": {}}

@@ -34,6 +34,7 @@ from benchmarks.support.live_table import LiveTable
 from benchmarks.support.task_rows import TaskRow, task_rows
 from spec_sdk.bench.answers import Prompt, answer, events_of, spread_prompts
 from spec_sdk.bench.chosen import own_overrides
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.records import VANILLA
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import PROMPTS, build, pipeline_facts, run_script, script_parser
@@ -254,7 +255,7 @@ def main() -> int:
     parser.add_argument("--sizes", type=numbers, default=SIZES, help="ablation")
     parser.add_argument("--pipelines", default="eagle_tree,easyspec_paper", help="table4")
     parser.add_argument("--directory", type=Path, help="tables 2 to 4: where records stay, and a cut-off run goes on")
-    parser.add_argument("--output", type=Path)
+    add_output(parser)
     parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()
     arguments.output = arguments.output or RESULTS / f"easyspec-{arguments.table}.json"

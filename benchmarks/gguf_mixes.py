@@ -27,6 +27,7 @@ from benchmarks.passes import TOKENS, scoring
 from benchmarks.places import RESULTS
 from benchmarks.support.random_gguf import MIXES, SHAPES, write_random_gguf
 from spec_sdk.bench import timing
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.peers.commands import llama_command
 from spec_sdk.bench.peers.serving import Request
 from spec_sdk.bench.peers.worker import Worker, peer_worker
@@ -44,7 +45,7 @@ WAYS = {"few bits": (), "dense": ("model.weights=dense", "model.dtype=bfloat16")
 
 def main() -> int:
     parser = script_parser(__doc__, new_tokens=48, output=None, overrides=None)
-    parser.add_argument("--output", type=Path, help="the JSON to write")
+    add_output(parser)
     parser.add_argument("--shape", choices=list(SHAPES), default=USUAL)
     parser.add_argument("--mixes", nargs="+", choices=list(MIXES), default=["Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K"])
     parser.add_argument("--rounds", type=int, default=5)

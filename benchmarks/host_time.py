@@ -39,6 +39,7 @@ from benchmarks.gpu.speedups import by_coins, model_of
 from benchmarks.places import RESULTS
 from spec_sdk import Engine
 from spec_sdk.bench.machine import device_facts
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.random_models import random_decoder
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import run_script
@@ -273,7 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="processes of each commit, by turns")
     parser.add_argument("--before", help="an earlier commit to measure beside this tree")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, default=RESULTS / "host_time.json", help="the JSON to write")
+    add_output(parser, RESULTS / "host_time.json")
     options = parser.parse_args(arguments)
     return run_script(lambda: run(options))
 

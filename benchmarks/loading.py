@@ -18,13 +18,13 @@ import json
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.places import RESULTS
 from spec_sdk.bench.machine import device_facts
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import run_script
 from spec_sdk.config.composing import settings_for
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--before", help="an earlier commit to take turns with")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, default=RESULTS / "loading.json", help="the JSON to write")
+    add_output(parser, RESULTS / "loading.json")
     options = parser.parse_args()
     if options.worker:
         print(json.dumps(opened(options.options[0])))

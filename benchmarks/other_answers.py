@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 from spec_sdk import Engine
 from spec_sdk.bench.conversations import read_conversations
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.scripts import run_script, script_parser
 from spec_sdk.files import write_atomically
 
 
 def main() -> int:
     parser = script_parser(__doc__, count=12, new_tokens=128)
-    parser.add_argument("--output", type=Path, required=True, help="the .jsonl to write")
+    add_output(parser, required=True, help_text="the .jsonl to write")
     options = parser.parse_intermixed_args()
     file = str(options.prompts)
     asked = {c.id for c in read_conversations(file, None, options.count).conversations}

@@ -24,6 +24,7 @@ import torch
 from benchmarks.places import RESULTS
 from spec_sdk.bench import timing
 from spec_sdk.bench.answers import spread_prompts
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import PROMPTS, build, pipeline_facts, run_script
 from spec_sdk.model.session import Session
@@ -46,7 +47,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSONL of prompts, Spec-Bench's layout")
     parser.add_argument("--prefix", type=int, default=256, help="committed tokens before a pass")
     parser.add_argument("--seconds", type=float, default=1.0, help="per comparison")
-    parser.add_argument("--output", type=Path, default=RESULTS / "packed_projections.json")
+    add_output(parser, RESULTS / "packed_projections.json")
     parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.dtype=bfloat16")
     arguments = parser.parse_intermixed_args()
     packed = build(

@@ -52,6 +52,7 @@ from spec_sdk.bench.answers import Answer, Prompt, answer, events_of, spread_pro
 from spec_sdk.bench.case_report import CaseReport
 from spec_sdk.bench.device_scripts import output_path
 from spec_sdk.bench.memory import peak_bytes
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.scripts import build, run_script, script_parser
 from spec_sdk.bench.timing import own_clock
 from spec_sdk.bench.turns import rotated
@@ -325,7 +326,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="of replaying, for each γ")
     parser.add_argument("--runs", type=int, nargs="*", default=(3, 5, 10, 15), help="γ of the whole runs")
     parser.add_argument("--not-compiled", action="store_true", help="leave out what torch.compile must make first")
-    parser.add_argument("--output", type=Path, help="the JSON to write")
+    add_output(parser)
     arguments = parser.parse_intermixed_args()
     torch.set_grad_enabled(False)
     prompts = spread_prompts(arguments.prompts, arguments.count, arguments.longest)

@@ -31,6 +31,7 @@ from benchmarks.places import RESULTS
 from benchmarks.ranks import start_others
 from spec_sdk.bench.machine import machine_facts
 from spec_sdk.bench.memory import forget_resident_peak, resident_peak
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.random_models import COMMON, hf_fields
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import run_script
@@ -131,7 +132,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--shape", default="gigabyte", help="gigabyte, or one of spec_sdk.bench.random_models")
-    parser.add_argument("--output", type=Path, default=RESULTS / "sharded_loading.json")
+    add_output(parser, RESULTS / "sharded_loading.json")
     parser.add_argument("--load", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.load:

@@ -30,6 +30,7 @@ import torch
 from benchmarks.places import RESULTS
 from spec_sdk.bench.answers import spread_prompts
 from spec_sdk.bench.machine import device_facts
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import PROMPTS, build, run_script
 from spec_sdk.model.session import Session
@@ -89,7 +90,7 @@ def main() -> int:
     parser.add_argument("--prefix", type=int, default=256, help="committed tokens before the first that is timed")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement in each turn")
     parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=RESULTS / "waiting.json")
+    add_output(parser, RESULTS / "waiting.json")
     parser.add_argument("overrides", nargs="*", help="options of spec_sdk, such as model.target=…")
     arguments = parser.parse_intermixed_args()
     options = ("pipeline=vanilla", "backend=cpu", "backend.compile=false", "model.dtype=bfloat16")

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from spec_sdk.bench.machine import hardware_name, slug
+from spec_sdk.bench.output_option import THE_JSON, add_output
 
 
 def device_parser(
@@ -26,7 +27,7 @@ def device_parser(
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=("cuda", "cpu"), default=default, help="default: %(default)s, as torch has")
     parser.add_argument("--quick", action="store_true", help="a smoke run: few small cases")
-    parser.add_argument("--output", type=Path, help="the JSON to write; default: by machine, beside earlier ones")
+    add_output(parser, help_text=f"{THE_JSON}; default: by machine, beside earlier ones")
     if seconds is not None:
         parser.add_argument("--seconds", type=float, default=seconds, help="begin no case after so long")
     if each is not None:

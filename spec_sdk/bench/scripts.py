@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_sdk.bench.machine import machine_facts
+from spec_sdk.bench.output_option import add_output
 from spec_sdk.config.composing import settings_for
 from spec_sdk.errors import UserError
 from spec_sdk.pipeline import Pipeline, build_pipeline
@@ -40,7 +41,7 @@ def script_parser(
     if new_tokens is not None:
         parser.add_argument("--new-tokens", type=int, default=new_tokens, help="of every answer, at most")
     if output is not None:
-        parser.add_argument("--output", type=Path, default=output, help="the JSON to write")
+        add_output(parser, output)
     if overrides is not None:
         help_text = "options of spec_sdk, such as model.dtype=bfloat16"
         parser.add_argument("overrides", nargs="*", default=list(overrides), help=help_text)

@@ -143,8 +143,16 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
     m = app.model
     parts = (backend.load, backend.ops, backend.device, TORCH_DTYPES[m.dtype])
-    forms = {"weights": m.weights, "draft_weights": m.draft_weights, "kv_cache": m.kv_cache}
-    models = Models(m.target, m.draft, m.draft_layers, *parts, context=m.context, **forms)
+    models = Models(
+        m.target,
+        m.draft,
+        m.draft_layers,
+        *parts,
+        context=m.context,
+        weights=m.weights,
+        kv_cache=m.kv_cache,
+        draft_weights=m.draft_weights,
+    )
     executor = models.target.executor
     if not isinstance(executor, TorchExecutor):
         raise UserError(

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from spec_sdk.cli import sweep_job
+from spec_sdk.cli.jobs import run_task
 from spec_sdk.cli.sweep_job import directory_name
 from spec_sdk.run_report.finding import read_runs
 from tests.cli.conftest import Result
@@ -139,7 +139,6 @@ def test_a_sweep_that_is_interrupted_keeps_the_jobs_of_an_earlier_one_that_it_ha
     sweep = ("-m", "max_new_tokens=3,4,5,6", "output_dir=out")
     assert cli(*sweep).status == 0
     before = summary()
-    run_task = sweep_job.run_task
 
     def interrupted(config: Any, overrides: Sequence[str], directory: Path) -> int:
         if "max_new_tokens=4" in overrides:
