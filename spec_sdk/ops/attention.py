@@ -223,6 +223,12 @@ class Ops:
         o_BNHD = (first.o_BNHD * l1_BNH[..., None] + second.o_BNHD * l2_BNH[..., None]) / total_BNH1
         return PartialAttention(o_BNHD, m_BNH, l_BNH)
 
+    def keys_to_read(self, cache: PassCache, index: int, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V [1, G, S, D] of a layer that request number ``index`` of the pass sees, as quickly as
+        :meth:`speculative_attention` takes them: in the pass's dtype, or as the cache has them.
+        """
+        return cache.keys_values(index, layer, layer + 1)
+
     def speculative_attention(
         self,
         q_BNHD: torch.Tensor,

@@ -33,6 +33,10 @@ class RoundedPassCache(PassCache):
         k_gGKD, v_gGKD = super().keys_values(index, first, end)
         return k_gGKD.to(self._dtype), v_gGKD.to(self._dtype)
 
+    def stored(self, index: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same in the memory and the dtype that they are in."""
+        return super().keys_values(index, first, end)
+
     def write(self, first: int, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
         stored = self._k_LSGCD.dtype
         super().write(first, k_gBNGD.to(stored), v_gBNGD.to(stored))

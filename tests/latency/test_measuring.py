@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from spec_sdk.contracts import AttentionVerdict, AttentionVerifier
+from spec_sdk.latency import measuring
 from spec_sdk.latency.measuring import (
+    MeasuringPlan,
     Samples,
     StepLaps,
     Stopwatch,
     as_yaml,
     default_contexts,
     flash_decode,
+    measure,
     speculative_flash_decode,
 )
 from spec_sdk.latency.model import StepTimes
@@ -68,6 +72,41 @@ def test_a_table_whose_parts_are_not_the_whole_says_so(token: float, doubtful: b
     by_context = [{1024: [value]} for value in (7.0, 2.0, 9.0, token)]
     samples = Samples([10.0, 8.0, 99.0], [2.0], [3.0], *by_context)
     text = as_yaml(samples, title="tiny", source="a test", layers=4, size=16)
-    assert ("measure again" in text) == doubtful
+    assert ("measure again" in text) == doubtful and "in one call" not in text
     assert f"{100 * 58 / token:.0f} % at 1K" in text
     assert parse_table(text, "tiny", "tiny.yaml").groups[1].step(1024, 4) == StepTimes(10.0, 5.0, 7.0, 9.0, 2.0)
+
+
+@pytest.mark.parametrize("one_call", [True, False])
+def test_stages_are_held_against_a_step_that_is_made_of_them(one_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock of our own: a millisecond for each stage outside attention, two in it."""
+    executor, now = tiny_executor(), [0.0]
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: now[0])
+
+    def takes(ms: float, owner: Any, name: str) -> None:
+        method = getattr(owner, name)
+
+        def timed(*arguments: Any) -> Any:
+            made = method(*arguments)
+            now[0] += ms / 1000
+            return made
+
+        monkeypatch.setattr(owner, name, timed)
+
+    for name, ms in {"pre_attention": 1.0, "attend": 2.0, "post_attention": 1.0, "head": 1.0}.items():
+        takes(ms, executor.decoder, name)
+    of_stages = 1.0 + 4.0 * executor.layers
+    monkeypatch.setattr(executor, "forward", Mock())
+    takes(1.0 if one_call else of_stages, executor, "forward")
+    plan = MeasuringPlan([16, 64], size=4, repeats=2)
+    samples = measure(executor, Remembering(None), plan, lambda: None)
+    for measured in samples.token.values():
+        assert measured == pytest.approx([1000 * of_stages] * 2)
+    assert samples.fixed == pytest.approx([1000] * 8) and samples.flash_decode[16] == pytest.approx([2000] * 2)
+    text = as_yaml(samples, title="tiny", source="a test", layers=executor.layers, size=4)
+    assert "without stops in between: 100 % at 16, 100 % at 64" in text and "measure again" not in text
+    token = parse_table(text, "tiny", "tiny.yaml").groups[1].token
+    assert token is not None and token.at(16) == pytest.approx(1000 * of_stages, rel=1e-4)
+    share = f"{100 / of_stages:.0f} %"
+    told = f"in one call, not stage by stage: in {share} at 16, {share} at 64 of the time, 1000.0 tok/s at 16"
+    assert (told in text) == one_call and ("in one call" in text) == one_call

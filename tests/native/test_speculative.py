@@ -11,6 +11,9 @@ import torch
 from spec_sdk.contracts import SpeculativeAttention
 from spec_sdk.ops import Ends, Ops
 from spec_sdk.ops.attention_mask import AttentionMask
+from spec_sdk.ops.pass_cache import PassCache
+from spec_sdk.ops.pass_inputs import PassInputs, RequestRows
+from spec_sdk.ops.rounded_pass_cache import RoundedPassCache
 from spec_sdk_backends.cpu import CpuOps
 from spec_sdk_backends.native import ops, speculative
 from spec_sdk_backends.native.ops import NativeOps
@@ -147,3 +150,22 @@ def test_what_the_kernels_leave_to_torch(monkeypatch: pytest.MonkeyPatch) -> Non
     same(case(1, 65, 1, 1, 64, 165, CPU), AttentionMask.chain(100, 65, CPU), 20)
     same(case(1, 1, 1, 2, 64, 101, CPU), replace(one, window=200), 20)
     assert not any(calls[1:]) and len(calls) == 6
+
+
+@pytest.mark.parametrize("prefix", [30, 200])
+def test_a_cache_in_bfloat16_is_read_where_it_lies(prefix: int) -> None:
+    """Beside rows in float32; also where the kernels leave it to torch, here of keys with nothing between the ends."""
+    it, mask = case(1, 1, 2, 3, 64, prefix + 1, CPU), AttentionMask.chain(prefix, 1, CPU)
+    native = NativeOps(CpuOps())
+    inputs = PassInputs.of("chain", [RequestRows.chain(0, prefix, [0])], CPU)
+    # [L, slots, G, capacity, D]
+    k_LSGCD, v_LSGCD = (x_BGSD[None].bfloat16().contiguous() for x_BGSD in (it.k_BGSD, it.v_BGSD))
+    cache = RoundedPassCache(k_LSGCD, v_LSGCD, inputs, torch.float32)
+    k_BGSD, v_BGSD = native.keys_to_read(cache, 0, 0)
+    assert k_BGSD.dtype == torch.bfloat16 and k_BGSD.data_ptr() == k_LSGCD.data_ptr()
+    found = native.speculative_attention(it.q_BNHD, k_BGSD, v_BGSD, mask, 20)
+    expected = Ops().speculative_attention(it.q_BNHD, *cache.keys_values(0, 0, 1), mask, 20)
+    torch.testing.assert_close(found.predicted_BNHD, expected.predicted_BNHD)
+    torch.testing.assert_close(found.exact_BNHD, expected.exact_BNHD)
+    exact = PassCache(it.k_BGSD[None], it.v_BGSD[None], inputs)
+    assert native.keys_to_read(exact, 0, 0)[0].data_ptr() == it.k_BGSD.data_ptr()

@@ -17,6 +17,7 @@ from spec_sdk.ops.draws import Drawing
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
+from spec_sdk.ops.rounded_pass_cache import RoundedPassCache
 from spec_sdk.ops.rows import Shaping
 from spec_sdk.ops.types import PLAIN, Announce, AttentionSpec, Ends, SpeculativeAttention
 from spec_sdk.ops.vocabulary_row import SomeLogits
@@ -117,6 +118,11 @@ class NativeOps(Ops):
             scored = [with_native_rows(tree) for tree in scored]
         return super().accept(rule, scored)
 
+    def keys_to_read(self, cache: PassCache, index: int, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if isinstance(cache, RoundedPassCache):
+            return cache.stored(index, layer, layer + 1)
+        return super().keys_to_read(cache, index, layer)
+
     def speculative_attention(
         self,
         q_BNHD: torch.Tensor,
@@ -127,7 +133,10 @@ class NativeOps(Ops):
         announce: Announce | None = None,
     ) -> SpeculativeAttention:
         found = speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, Ends.of(ends), announce)
-        return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, ends, announce) if found is None else found
+        if found is not None:
+            return found
+        k_BGSD, v_BGSD = k_BGSD.to(q_BNHD.dtype), v_BGSD.to(q_BNHD.dtype)
+        return super().speculative_attention(q_BNHD, k_BGSD, v_BGSD, mask, ends, announce)
 
     def cached_attention(
         self, q_gBNHD: torch.Tensor, cache: PassCache, first: int, spec: AttentionSpec = PLAIN
