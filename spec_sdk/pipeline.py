@@ -12,6 +12,7 @@ import torch
 
 from spec_sdk.bench.pass_costs import MeasuredCosts
 from spec_sdk.compiled_constraints import CompiledConstraints, compiled_for
+from spec_sdk.config.overrides import parse
 from spec_sdk.contracts import (
     AttentionVerifier,
     Backend,
@@ -452,9 +453,25 @@ class _AttentionLevel:
         return own or AttentionSpeculativeRunner(self.make_predictor, self.verifier, estimate=self.estimate)
 
 
+def _refuse_options_of_attention(settings: Settings) -> None:
+    """Raise UserError for what was asked of speculation on attention where nothing speculates on it.
+
+    A pipeline's YAML may have options of a predictor that was taken out: what nobody typed is passed over.
+    """
+    for override in parse(settings.overrides):
+        name = str(override.key_or_group)
+        asked = settings.error_bounds if name == "error_bounds" else name.partition(".")[0] == "attention_verifier"
+        if asked:
+            raise UserError(
+                f"{name}: it has no effect with predictor=none, where nothing speculates on attention; choose a "
+                "predictor, as in predictor=attention_sink, or leave it out"
+            )
+
+
 def _attention_level(settings: Settings, registry: Registry) -> _AttentionLevel | None:
     """What speculates on attention; None if nothing does."""
     if not settings.speculates_on_attention:
+        _refuse_options_of_attention(settings)
         return None
     make_predictor: Any
     make_verifier: Any

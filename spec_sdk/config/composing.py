@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def settings_for(overrides: Sequence[str]) -> Settings:
     overrides = quote_texts(overrides, sweep=False)
     with explained(overrides):
         config = compose_config(overrides)
-    return settings_of(config)
+    return replace(settings_of(config), overrides=tuple(overrides))
 
 
 def settings_of(config: DictConfig) -> Settings:

@@ -64,6 +64,8 @@ class TuneLayers(Task):
             check_length(len(prompt), self.config.tokens + depth, pipeline.context, i, len(prompts))
         models = pipeline.models
         draft = models.draft(app.drafter.get("draft"))
+        if pipeline.draft_name != draft.name:
+            say(f"pipeline={pipeline.name} does not draft with {draft.name}: its groups are for drafter=easyspec")
         # a level cannot have more different tokens than there are
         width = min(width, draft.executor.vocabulary, models.target.executor.vocabulary)
         began = time.perf_counter()

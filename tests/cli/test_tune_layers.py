@@ -21,7 +21,7 @@ def test_a_strategy_is_found_written_and_usable(cli: Callable[..., Any], own_dir
     options = ["task.prompts=2", "task.tokens=9", "task.positions=4", "task.max_size=3", "output_dir=out"]
     result = cli("task=tune_layers", *common, *options)
     assert result.status == 0, result.err
-    assert "step 0: " in result.err and "easyspec, size 3" in result.err
+    assert "step 0: " in result.err and "easyspec, size 3" in result.err and "does not draft with" not in result.err
 
     [override] = result.out.split()
     assert override.startswith("drafter.groups=[[0")
@@ -41,6 +41,18 @@ def test_a_strategy_is_found_written_and_usable(cli: Callable[..., Any], own_dir
     short = [*common, "max_new_tokens=3", "prompt_limit=1"]
     texts = [cli(*short, *use).out for use in (["--config-dir", "out", "drafter=tuned"], [override], ["drafter=none"])]
     assert texts[0] == texts[1] == texts[2] != ""
+
+
+def test_groups_of_a_model_that_the_pipeline_does_not_draft_with_are_said_to_be(
+    cli: Callable[..., Any], own_directory: Path
+) -> None:
+    (own_directory / "model").mkdir()
+    write_checkpoint(own_directory / "model", num_hidden_layers=9)
+    options = ["task.prompts=1", "task.tokens=6", "task.positions=1", "task.max_size=2", "output_dir=out"]
+    result = cli("task=tune_layers", "pipeline=suffix", "model.target=model", "prompt=a b c", *options)
+    assert result.status == 0, result.err
+    [line] = [line for line in result.err.splitlines() if line.startswith("pipeline=suffix does not draft with ")]
+    assert line.endswith(": its groups are for drafter=easyspec")
 
 
 @pytest.mark.parametrize(

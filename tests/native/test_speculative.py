@@ -165,7 +165,8 @@ def test_a_cache_in_bfloat16_is_read_where_it_lies(prefix: int) -> None:
     assert k_BGSD.dtype == torch.bfloat16 and k_BGSD.data_ptr() == k_LSGCD.data_ptr()
     found = native.speculative_attention(it.q_BNHD, k_BGSD, v_BGSD, mask, 20)
     expected = Ops().speculative_attention(it.q_BNHD, *cache.keys_values(0, 0, 1), mask, 20)
-    torch.testing.assert_close(found.predicted_BNHD, expected.predicted_BNHD)
-    torch.testing.assert_close(found.exact_BNHD, expected.exact_BNHD)
+    # the kernel rounds the rows that it multiplies with such keys
+    assert relative_error(found.predicted_BNHD, expected.predicted_BNHD) < HALF
+    assert relative_error(found.exact_BNHD, expected.exact_BNHD) < HALF
     exact = PassCache(it.k_BGSD[None], it.v_BGSD[None], inputs)
     assert native.keys_to_read(exact, 0, 0)[0].data_ptr() == it.k_BGSD.data_ptr()
