@@ -72,9 +72,14 @@ def header(pipeline: Pipeline, arguments: argparse.Namespace, prompts: Sequence[
 
 
 def methods_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """The paper's name of a method → the pipeline and its options; of table 4, ``--pipelines`` by their own names."""
+    """The paper's name of a method → the pipeline and its options; of table 4, ``--pipelines`` by their own names.
+
+    The paper's trees are fixed. Those of table 4 may have policies of their own, which draft by what they would gain:
+    all get the same, unless the overrides name one.
+    """
     if arguments.table == "table4":
-        return {name: name for name in arguments.pipelines.split(",")}
+        named = any(override.startswith("policy=") for override in arguments.common)
+        return {name: name if named else f"{name} policy=fixed" for name in arguments.pipelines.split(",")}
     tree = f"drafter.width={arguments.width}"
     methods = {
         "+sd": "sd_chain",

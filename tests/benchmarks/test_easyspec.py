@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -66,13 +67,20 @@ def test_table_3_tells_the_difference(report_of: Any, capsys: pytest.CaptureFixt
 
 
 def test_table_4_has_every_task_and_pipeline(report_of: Any) -> None:
-    rows = report_of("table4", "--pipelines=prompt_lookup,easyspec_paper")["rows"]
+    report = report_of("table4", "--pipelines=prompt_lookup,easyspec_paper")
+    assert [*report["methods"].values()] == ["prompt_lookup policy=fixed", "easyspec_paper policy=fixed"]
+    rows = report["rows"]
     assert {(row["candidate"], row["task"]) for row in rows} == {
         (name, task) for name in ("vanilla", "prompt_lookup", "easyspec_paper") for task in ("one", "two", "all")
     }
     for row in rows:
         # of one prompt there is no variance
         assert row["tokens_per_second"] > 0 and (row["variance"] == 0) == (row["task"] != "all")
+
+
+def test_the_policy_of_table_4_may_be_chosen() -> None:
+    arguments = argparse.Namespace(table="table4", pipelines="eagle_tree,easyspec_paper", common=["policy=heuristic"])
+    assert easyspec.methods_of(arguments) == {"eagle_tree": "eagle_tree", "easyspec_paper": "easyspec_paper"}
 
 
 def test_table_5_has_a_similarity_for_every_size(report_of: Any) -> None:

@@ -61,7 +61,10 @@ def test_the_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all(cell["outputs"] == [] for cell in cells)
     run([Block(path, 1, "python", "".join(cell["source"])) for cell in cells], path)
-    assert "sampling.temperature: -1.0 must be 0 (greedy) or more" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "sampling.temperature: -1.0 must be 0 (greedy) or more" in said
+    [counted] = [line for line in said.splitlines() if line.startswith("'1")]
+    assert counted.endswith(" stop") and "4" not in counted
 
 
 @pytest.mark.parametrize("page", sorted({*EXAMPLES} - {GUIDE}), ids=lambda page: str(page.relative_to(ROOT)))

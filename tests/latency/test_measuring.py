@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from spec_sdk.contracts import AttentionVerdict, AttentionVerifier
-from spec_sdk.latency import measuring
 from spec_sdk.latency.measuring import (
     MeasuringPlan,
     Samples,
@@ -81,7 +80,7 @@ def test_a_table_whose_parts_are_not_the_whole_says_so(token: float, doubtful: b
 def test_stages_are_held_against_a_step_that_is_made_of_them(one_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock of our own: a millisecond for each stage outside attention, two in it."""
     executor, now = tiny_executor(), [0.0]
-    monkeypatch.setattr(measuring.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("spec_sdk.latency.measuring.time.perf_counter", lambda: now[0])
 
     def takes(ms: float, owner: Any, name: str) -> None:
         method = getattr(owner, name)
