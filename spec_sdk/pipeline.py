@@ -453,12 +453,12 @@ class _AttentionLevel:
         return own or AttentionSpeculativeRunner(self.make_predictor, self.verifier, estimate=self.estimate)
 
 
-def _refuse_options_of_attention(settings: Settings) -> None:
+def check_options_of_attention(settings: Settings) -> None:
     """Raise UserError for what was asked of speculation on attention where nothing speculates on it.
 
     A pipeline's YAML may have options of a predictor that was taken out: what nobody typed is passed over.
     """
-    for override in parse(settings.overrides):
+    for override in () if settings.speculates_on_attention else parse(settings.overrides):
         name = str(override.key_or_group)
         asked = settings.error_bounds if name == "error_bounds" else name.partition(".")[0] == "attention_verifier"
         if asked:
@@ -470,8 +470,8 @@ def _refuse_options_of_attention(settings: Settings) -> None:
 
 def _attention_level(settings: Settings, registry: Registry) -> _AttentionLevel | None:
     """What speculates on attention; None if nothing does."""
+    check_options_of_attention(settings)
     if not settings.speculates_on_attention:
-        _refuse_options_of_attention(settings)
         return None
     make_predictor: Any
     make_verifier: Any

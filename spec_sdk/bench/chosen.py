@@ -17,7 +17,7 @@ from spec_sdk.bench.records import VANILLA
 from spec_sdk.config.composing import settings_for
 from spec_sdk.config.overrides import SEARCH_PATH, parse
 from spec_sdk.errors import UserError, did_you_mean
-from spec_sdk.pipeline import Pipeline, build_pipeline
+from spec_sdk.pipeline import Pipeline, build_pipeline, check_options_of_attention
 from spec_sdk.registry import Registry
 from spec_sdk.settings import PIPELINE_NODES, PLUGIN_NODES, Settings
 from spec_sdk.what_ran import plugins_of
@@ -138,6 +138,7 @@ def _chosen(text: str, vanilla: Chosen, shared: Sequence[str]) -> Chosen:
 def _checked(overrides: Sequence[str]) -> Settings:
     """Settings whose plugins have the options that they are given. Raises UserError."""
     settings, registry = settings_for(overrides), Registry.discover()
+    check_options_of_attention(settings)
     for kind in (*PIPELINE_NODES, "constraint", "backend"):
         node = getattr(settings, kind)
         # that is the absence of a plugin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spec_sdk.api.engine import Engine
+from spec_sdk.bench.chosen import chosen_pipelines, chosen_vanilla
 from spec_sdk.config.composing import settings_for
 from spec_sdk.errors import UserError
 from spec_sdk.pipeline import _attention_level, build_pipeline
@@ -22,6 +23,11 @@ def test_they_have_no_effect_without_a_predictor(pipeline: str, option: str) -> 
         build_pipeline(settings_for([f"pipeline={pipeline}", option]), Registry.discover())
     with pytest.raises(UserError, match=message):
         Engine.from_pipeline(pipeline, overrides=[option])
+
+
+def test_they_are_refused_of_candidates_before_any_is_loaded() -> None:
+    with pytest.raises(UserError, match=r"^task\.pipelines: attention_verifier\.threshold: it has no effect"):
+        chosen_pipelines(["suffix attention_verifier.threshold=0.2"], chosen_vanilla([]), [], "task.pipelines")
 
 
 @pytest.mark.parametrize("overrides", [["predictor=none"], ["predictor=none", "error_bounds=false"]])
