@@ -47,8 +47,8 @@ class Mxfp4Weights:
     """The tensors of ``files``, each matrix of an expert among them as codes, scales and levels
     (:mod:`spec_sdk.model.stored_matrices`).
 
-    Scales are powers of two, read as float16: less than 2^-24 is 0. Raises UserError for blocks whose scales are not there or do not fit
-    them.
+    Scales are powers of two, read as float16: less than 2^-24 is 0. Raises UserError for blocks whose scales are not
+    there or do not fit them.
     """
 
     def __init__(self, files: TensorFiles) -> None:
