@@ -31,7 +31,8 @@ class Shape:
     ``second_norm``: that before the MLP.
 
     ``experts``: how many there are in each layer, in the place of an MLP of ``inner`` dims; a token has ``per_token``.
-    ``floats``: what every layer has besides in float32, name → dims. ``tied``: the embedding is the output head.
+    ``biased``: all matrices of a layer have biases, and query heads have sinks. ``tied``: the embedding is the output
+    head.
     """
 
     title: str
@@ -49,12 +50,30 @@ class Shape:
     per_token: int = 0
     second_norm: str = "ffn_norm"
     tied: bool = True
-    floats: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    biased: bool = False
 
     def has_more_bits(self, layer: int) -> bool:
         """In mixes: the first and the last eighth of the layers, and every third between."""
         eighth = self.layers // 8
         return layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
+
+    @property
+    def floats(self) -> Mapping[str, tuple[int, ...]]:
+        """What every layer has in float32 besides norms and routers, name → dims."""
+        if not self.biased:
+            return {}
+        q, kv, experts = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.experts
+        of_experts = {f"ffn_{part}_exps.bias": (experts, self.inner) for part in ("gate", "up")}
+        of_attention = {f"attn_{part}.bias": (kv,) for part in "kv"}
+        return {
+            "attn_q.bias": (q,),
+            **of_attention,
+            "attn_output.bias": (self.hidden,),
+            "attn_sinks.weight": (self.heads,),
+            "ffn_gate_inp.bias": (experts,),
+            **of_experts,
+            "ffn_down_exps.bias": (experts, self.hidden),
+        }
 
     def tensors(self) -> Iterator[tuple[str, int, tuple[int, ...]]]:
         """Name without its layer's number, that number or -1, and shape of all."""
@@ -106,17 +125,7 @@ SHAPES = {
         per_token=4,
         second_norm="post_attention_norm",
         tied=False,
-        floats={
-            "attn_q.bias": (4096,),
-            "attn_k.bias": (512,),
-            "attn_v.bias": (512,),
-            "attn_output.bias": (2880,),
-            "attn_sinks.weight": (64,),
-            "ffn_gate_inp.bias": (32,),
-            "ffn_gate_exps.bias": (32, 2880),
-            "ffn_up_exps.bias": (32, 2880),
-            "ffn_down_exps.bias": (32, 2880),
-        },
+        biased=True,
     ),
 }
 """All but the Gemma have smaller vocabularies than the real ones."""
