@@ -6,6 +6,7 @@ C capacity.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import mmap
@@ -268,6 +269,15 @@ def test_the_launches_of_a_block(tokens: list[int], of_block: list[str], monkeyp
 )
 def test_other_blocks_are_refused_with_the_reason(name: str, why: str) -> None:
     assert why in str(unfused_because(tiny_decoder(name)))
+
+
+def test_an_activation_that_has_no_kernel() -> None:
+    decoder = tiny_decoder("smollm")
+    mlp = decoder.blocks[3].mlp
+    assert isinstance(mlp, GatedMLP) and unfused_because(decoder) is None
+    clamped = dataclasses.replace(decoder.blocks[3], mlp=dataclasses.replace(mlp, activation="clamped_swiglu"))
+    decoder.blocks = (*decoder.blocks[:3], clamped, *decoder.blocks[4:])
+    assert unfused_because(decoder) == "layer 3 has a clamped_swiglu"
 
 
 NO_RESERVE = 0x4000

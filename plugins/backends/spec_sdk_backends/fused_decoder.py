@@ -56,6 +56,8 @@ def unknown_rest(decoder: Decoder) -> str | None:
     for layer, block in enumerate(decoder.blocks):
         if not isinstance(block.mlp, GatedMLP):
             return f"layer {layer} has no gated MLP"
+        if block.mlp.activation not in ("silu", "gelu_tanh"):
+            return f"layer {layer} has a {block.mlp.activation}"
         if block.attention_output_norm_M is not None or block.mlp_output_norm_M is not None:
             return f"layer {layer} has norms of its outputs"
         if block.post_norm_M is None:
