@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from spec_sdk.ops.uploads import numbers_on
+
 GROUP = 32
 """Neighbouring inputs of a row whose codes lie together. They share a scale, as in GGUF's Q4_0, Q4_1 and Q8_0; of 6
 bits each half of them has its own, as in Q6_K.
@@ -247,7 +249,7 @@ class QuantizedMatrix(QuantizedWeights):
     def _looked_up(self, dtype: torch.dtype) -> torch.Tensor:
         """The levels [O, G, K] that codes stand for; some rows at a time, as their places take four bytes each."""
         assert self.levels is not None
-        table = torch.tensor(self.levels, dtype=dtype, device=self.device)
+        table = numbers_on(self.device, self.levels, dtype)
         level_OGK = torch.empty(self.outputs, self.inputs // GROUP, GROUP, dtype=dtype, device=self.device)
         step = max(1, _LOOKED_UP // max(1, self.inputs))
         for first in range(0, self.outputs, step):

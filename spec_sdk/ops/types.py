@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from spec_sdk.ops.uploads import numbers_on
+
 Space = Literal["heads", "residual"]
 SPACES: tuple[Space, ...] = ("heads", "residual")
 
@@ -49,7 +51,7 @@ class AttentionSpec:
 # never let go: captured graphs read them
 @functools.cache
 def _on_device(numbers: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.float32, device=device)
+    return numbers_on(device, numbers, torch.float32)
 
 
 PLAIN = AttentionSpec()

@@ -35,7 +35,7 @@ from spec_sdk_backends.native.library import find
 from tests.doctor.wrong_ops import Wrong
 
 CPU = torch.device("cpu")
-COMPUTES_NOTHING = {"before_pass", "fast_in_bits"}
+COMPUTES_NOTHING = {"before_pass", "fast_in_bits", "keys_to_read"}
 OF_THEIR_OWN = {"accept", "accept_in_pass", "drawing", "head_block", "least_kept", "path_grower", "whole_pass"}
 """Operations without tensors to compare in every case, tested in :mod:`spec_sdk.diagnosis.self_tests`."""
 

@@ -66,9 +66,10 @@ def bits_vary_of(executor: TorchExecutor, unfused_because: str) -> str | None:
     """
     if unfused_because:
         return f"the fused kernels do not run its blocks: {unfused_because}"
-    if any(kind.attention.softcap is not None for kind in executor.decoder.kinds):
+    attention = [kind.attention for kind in executor.decoder.kinds]
+    if any(spec.softcap is not None for spec in attention):
         return "its layers cap their scores"
-    if executor.decoder.config.attention_sinks:
+    if any(spec.sinks is not None for spec in attention):
         return "its layers have attention sinks"
     return tried(executor) if executor.device.type == "cuda" else None
 
