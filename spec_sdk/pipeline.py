@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -201,12 +201,17 @@ class Pipeline:
         follow(self.ranks, self.models.spread)
 
 
-def joined_backend(settings: Settings, registry: Registry) -> Backend:
-    """The backend that ``settings`` name, all processes of a launched run joined. Raises UserError, RankLost."""
+def joined_backend(settings: Settings, registry: Registry, beside: Iterable[Settings] = ()) -> Backend:
+    """The backend that ``settings`` name, all processes of a launched run joined.
+
+    ``beside``: those of pipelines that will use the same models. Raises UserError, RankLost.
+    """
     make: Any
     make, config = registry.configure("backend", settings.backend)
     backend: Backend = make(config)
     backend.join()
+    if any(each.speculates_on_attention for each in (settings, *beside)):
+        backend.keep_rows_exact()
     return backend
 
 
@@ -248,8 +253,6 @@ def build_pipeline(
     backend = backend or joined_backend(settings, registry)
     if settings.deterministic and beside is None:
         backend.be_deterministic()
-    if attention is not None and beside is None:
-        backend.keep_rows_exact()
     ranks = backend.ranks
     if launched_processes() > 1 and ranks.size == 1:
         raise UserError(
@@ -263,7 +266,7 @@ def build_pipeline(
     if beside is not None:
         models = beside.models.drafting_with(settings.model.draft, settings.model.draft_layers, given or {})
     else:
-        models = _loaded(settings.model, backend, place, groups, given)
+        models = loaded_models(settings.model, backend, place, groups, given)
     if settings.error_bounds and models.target.executor.config.encoder is not None:
         raise UserError("error_bounds: they are estimated for decoders without cross-attention; leave them out")
     if attention is not None:
@@ -347,12 +350,12 @@ def _device_groups(place: Placement, ranks: Ranks, settings: Settings) -> Device
     return groups
 
 
-def _loaded(
+def loaded_models(
     model: ModelSettings,
     backend: Backend,
-    place: Placement,
-    groups: DeviceGroups | None,
-    given: Mapping[str, ModelSource] | None,
+    place: Placement | None = None,
+    groups: DeviceGroups | None = None,
+    given: Mapping[str, ModelSource] | None = None,
 ) -> Models:
     """The target, and draft models when they are first asked for. Raises UserError."""
     ranks = backend.ranks
@@ -371,7 +374,7 @@ def _loaded(
         weights=model.weights,
         kv_cache=model.kv_cache,
         draft_weights=model.draft_weights,
-        draft_ranks=None if place.draft is None else ranks.among(place.draft),
+        draft_ranks=None if place is None or place.draft is None else ranks.among(place.draft),
     )
 
 

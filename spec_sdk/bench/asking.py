@@ -75,9 +75,7 @@ def load_target(
 
     ``answers``: about how many each candidate gives. Raises UserError.
     """
-    backend = joined_backend(target, registry)
-    if any(candidate.speculates_on_attention for candidate in candidates):
-        backend.keep_rows_exact()
+    backend = joined_backend(target, registry, candidates)
     backend.expect(answers * app.max_new_tokens)
     base = build_pipeline(target, registry, backend)
     # refused before there is a record

@@ -17,6 +17,13 @@ SPELLINGS = ("rope_scaling", "rope_parameters")
 _PARTIAL = "partial_rotary_factor"
 
 
+def with_rope(fields: Fields, default: Mapping[str, Any]) -> Fields:
+    """The same with this section, where they have none in either spelling."""
+    if any(fields.get(spelling) for spelling in SPELLINGS):
+        return fields
+    return Fields({**fields.values, "rope_parameters": default}, fields.where)
+
+
 def rotated_dims(fields: Fields, head_dim: int, default: float | None = None) -> int:
     """How many dimensions of a head are rotated: ``partial_rotary_factor`` of them.
 

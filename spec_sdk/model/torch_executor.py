@@ -21,7 +21,7 @@ from spec_sdk.model.runners.sequential import SequentialRunner
 from spec_sdk.ops import Ops
 from spec_sdk.ops.grown_paths import GrownPaths, OutputRows, PathGrower, ProbablePaths, RowsToCommit
 from spec_sdk.ops.pass_inputs import PassInputs
-from spec_sdk.ops.quantized_linear import QuantizedProjection
+from spec_sdk.ops.quantized_linear import rounds_rows
 from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
 from spec_sdk.plugin import not_inherited
 
@@ -66,8 +66,7 @@ class TorchExecutor(Executor):
 
     @property
     def rounds_rows(self) -> bool:
-        parts = self.decoder.projections
-        return any(isinstance(part, QuantizedProjection) and part.rounds for part in parts)
+        return rounds_rows(self.decoder.projections)
 
     @property
     def weight_bytes(self) -> int:

@@ -5,6 +5,7 @@ Legend: I inputs, O outputs, N rows of all leading dims together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -62,6 +63,11 @@ class QuantizedProjection(Projection):
             )
             return y
         return expanded_linear(x, m, self.bias_O)
+
+
+def rounds_rows(projections: Iterable[Projection]) -> bool:
+    """Whether some of these round rows before they multiply them."""
+    return any(isinstance(each, QuantizedProjection) and each.rounds for each in projections)
 
 
 def expanded_linear(

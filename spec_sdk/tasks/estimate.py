@@ -130,10 +130,9 @@ class EstimateLatency(Task):
 def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, repeats: int) -> str:
     """Measure ``model.target`` on the run's backend; returns the table as YAML. Raises UserError."""
     from spec_sdk.latency.measuring import MeasuringPlan, as_yaml, check_plan, default_contexts, measure
-    from spec_sdk.model.models import Models
     from spec_sdk.model.predictable import check_predictable
     from spec_sdk.model.torch_executor import TorchExecutor
-    from spec_sdk.pipeline import TORCH_DTYPES
+    from spec_sdk.pipeline import loaded_models
 
     registry = Registry.discover()
     make_backend: Any
@@ -141,18 +140,7 @@ def measured_table(app: Settings, contexts: Sequence[int] | None, size: int, rep
     make_backend, backend_config = registry.configure("backend", app.backend)
     make_verifier, verifier_config = registry.configure("attention_verifier", app.attention_verifier)
     verifier, backend = make_verifier(verifier_config), make_backend(backend_config)
-    m = app.model
-    parts = (backend.load, backend.ops, backend.device, TORCH_DTYPES[m.dtype])
-    models = Models(
-        m.target,
-        m.draft,
-        m.draft_layers,
-        *parts,
-        context=m.context,
-        weights=m.weights,
-        kv_cache=m.kv_cache,
-        draft_weights=m.draft_weights,
-    )
+    m, models = app.model, loaded_models(app.model, backend)
     executor = models.target.executor
     if not isinstance(executor, TorchExecutor):
         raise UserError(

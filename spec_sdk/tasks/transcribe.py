@@ -114,9 +114,7 @@ class Transcribe(Task):
         from spec_sdk.what_ran import plugins_of
 
         registry = Registry.discover()
-        backend = joined_backend(vanilla.settings, registry)
-        if any(each.settings.speculates_on_attention for each in chosen):
-            backend.keep_rows_exact()
+        backend = joined_backend(vanilla.settings, registry, [each.settings for each in chosen])
         base = build_pipeline(vanilla.settings, registry, backend, slots=self.config.max_num_seqs)
         if base.encoder is None:
             raise UserError(f"model.target: {base.target_name} is a text model; name a Whisper model")

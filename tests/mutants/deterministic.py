@@ -74,14 +74,14 @@ DETERMINISTIC = (
     Mutant(
         "parts: wide passes run in torch where parts are as fast",
         PARTS,
-        "return rounds_rows(decoder) or parts_are_as_fast(decoder, ops)",
-        "return rounds_rows(decoder)",
+        "return blocks_round_rows(decoder) or parts_are_as_fast(decoder, ops)",
+        "return blocks_round_rows(decoder)",
         (f"{OF_BITS}::test_nobody_need_ask_for_it_where_parts_are_as_fast",),
     ),
     Mutant(
         "parts: wide passes run natively where torch is faster",
         PARTS,
-        "return rounds_rows(decoder) or parts_are_as_fast(decoder, ops)",
+        "return blocks_round_rows(decoder) or parts_are_as_fast(decoder, ops)",
         "return True",
         (f"{OF_BITS}::test_without_it_bits_depend_on_how_a_prompt_was_fed",),
     ),

@@ -64,14 +64,14 @@ QUANTISED = (
     Mutant(
         "rounded cache: whatever is loaded has one",
         CPU,
-        "            if rounds_rows(decoder):",
+        "            if blocks_round_rows(decoder):",
         "            if True:",
         (f"{OF_ROUNDED_CACHE}::test_auto_rounds_where_rows_are_rounded",),
     ),
     Mutant(
         "rounded cache: nothing that is loaded has one",
         CPU,
-        "            if rounds_rows(decoder):",
+        "            if blocks_round_rows(decoder):",
         "            if False:",
         (f"{OF_ROUNDED_CACHE}::test_auto_rounds_where_rows_are_rounded",),
     ),

@@ -25,7 +25,7 @@ from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, unknown_block
 from spec_sdk_backends.native.library import find, uses_amx
 from spec_sdk_backends.native.ops import NativeOps
-from spec_sdk_backends.native.prompts_in_parts import rounds_rows, runs_in_parts
+from spec_sdk_backends.native.prompts_in_parts import blocks_round_rows, runs_in_parts
 from spec_sdk_backends.native.structures import DTYPES
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
@@ -188,7 +188,7 @@ class CpuBackend(Backend):
             in_parts = self.deterministic or (not divided and runs_in_parts(decoder, self.ops))
             bits_vary = None if in_parts else "wide passes are torch's"
             executor = TorchExecutor(NativeDecoder(decoder, in_parts), self.ops, bits_vary)
-            if rounds_rows(decoder):
+            if blocks_round_rows(decoder):
                 # K and V come of such products: their own rounding is finer
                 executor.keep_cache_in("bfloat16")
             return executor

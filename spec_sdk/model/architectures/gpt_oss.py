@@ -13,7 +13,7 @@ from spec_sdk.model.gguf_config import gguf_layer_types, hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like, sinks, windows_by_type
 from spec_sdk.model.mixture import biased_experts, gguf_experts_of, read_experts
-from spec_sdk.model.rope_fields import SPELLINGS
+from spec_sdk.model.rope_fields import with_rope
 from spec_sdk.ops.feed_forward import SWIGLU_GAIN, SWIGLU_LIMIT
 
 _GGUF = "gpt-oss"
@@ -33,8 +33,7 @@ def _read_config(fields: Fields) -> ModelConfig:
     for key, computed in _ACTIVATION.items():
         if fields.positive(key, computed) != computed:
             raise UserError(f"{fields.where}: {key} {fields.get(key)} is not supported, only {computed}")
-    if not any(fields.get(spelling) for spelling in SPELLINGS):
-        fields = Fields({**fields.values, "rope_parameters": _YARN}, fields.where)
+    fields = with_rope(fields, _YARN)
     window, layers = fields.size_or_none("sliding_window", 128), fields.size("num_hidden_layers")
     bias = fields.flag("attention_bias", True)
     mixture = read_experts(

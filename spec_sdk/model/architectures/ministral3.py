@@ -17,7 +17,7 @@ from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import read_llama_like
-from spec_sdk.model.rope_fields import SPELLINGS
+from spec_sdk.model.rope_fields import SPELLINGS, with_rope
 from spec_sdk.model.text_settings import TEXTS_OF, text_settings
 
 _TEMPERATURE = "llama_4_scaling_beta"
@@ -44,8 +44,7 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 
 def _read_text(fields: Fields) -> ModelConfig:
-    if not any(fields.get(spelling) for spelling in SPELLINGS):
-        fields = Fields({**fields.values, "rope_parameters": _YARN}, fields.where)
+    fields = with_rope(fields, _YARN)
     window = fields.size_if_any("sliding_window")
     config = read_llama_like(
         fields,

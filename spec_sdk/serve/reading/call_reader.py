@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from spec_sdk.serve.reading.call_formats import CallFormat
-from spec_sdk.serve.reading.pieces import Content, Piece, Tools
+from spec_sdk.serve.reading.pieces import Content, HoldingReader, Piece, Tools
 from spec_sdk.serve.reading.tags import certain, first_of
 
 
-class CallReader:
+class CallReader(HoldingReader):
     """Takes calls out of a text. What does not parse as a call is content, marks and all; white space before a call,
     and behind the last, is dropped.
     """
@@ -15,19 +15,12 @@ class CallReader:
     thinking = False
 
     def __init__(self, format: CallFormat, tools: Tools) -> None:
+        super().__init__()
         self._format, self._tools = format, tools
         self._bare = format.bare
-        self._held = ""
         # the white space and the mark before what is held, once there is a mark
         self._mark: str | None = None
         self._called = False
-
-    def push(self, text: str) -> list[Piece]:
-        self._held += text
-        pieces: list[Piece] = []
-        while self._held and self._goes_on(pieces):
-            pass
-        return pieces
 
     def flush(self) -> list[Piece]:
         held, self._held = self._held, ""
@@ -36,7 +29,6 @@ class CallReader:
         return [Content(held)] if held.strip() or (held and not self._called) else []
 
     def _goes_on(self, pieces: list[Piece]) -> bool:
-        """Read on in what is held; whether more of it may be read now."""
         if self._mark is not None:
             end = self._format.end(self._held)
             if end is not None:

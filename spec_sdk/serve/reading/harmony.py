@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from spec_sdk.serve.reading.call_formats import call_of, parsed
-from spec_sdk.serve.reading.pieces import Content, Piece, Thought
+from spec_sdk.serve.reading.pieces import Content, HoldingReader, Piece, Thought
 from spec_sdk.serve.reading.tags import begun, first_of
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
@@ -14,7 +14,7 @@ MARKS = (START, CHANNEL, MESSAGE, CONSTRAIN, *ENDS)
 RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
 
 
-class HarmonyReader:
+class HarmonyReader(HoldingReader):
     """Reads messages ``<|start|>assistant<|channel|>…<|message|>…<|end|>``, of which the prompt began the first.
 
     The channel ``analysis`` is thoughts; what is sent to a function is a call, if ``calls`` are asked for and its
@@ -22,8 +22,8 @@ class HarmonyReader:
     """
 
     def __init__(self, calls: bool) -> None:
+        super().__init__()
         self._calls = calls
-        self._held = ""
         self._header: str | None = None
         self._in_header = self._first = True
         self._told: set[type[Thought] | type[Content]] = set()
@@ -43,19 +43,11 @@ class HarmonyReader:
         found = RECIPIENT.search(self._header or "") if self._calls else None
         return None if found is None else found[1]
 
-    def push(self, text: str) -> list[Piece]:
-        self._held += text
-        pieces: list[Piece] = []
-        while self._held and self._goes_on(pieces):
-            pass
-        return pieces
-
     def flush(self) -> list[Piece]:
         held, self._held = self._held, ""
         return [] if self._in_header else self._body(held)
 
     def _goes_on(self, pieces: list[Piece]) -> bool:
-        """Read on in what is held; whether more of it may be read now."""
         if self._in_header:
             return self._read_header()
         found = first_of(self._held, (*ENDS, START, CHANNEL))

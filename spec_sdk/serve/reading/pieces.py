@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -51,6 +52,24 @@ class Reader(Protocol):
     def flush(self) -> list[Piece]:
         """What was held back, at the end of the answer."""
         ...
+
+
+class HoldingReader(ABC):
+    """A reader that holds text back until it is certain what that is."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def push(self, text: str) -> list[Piece]:
+        self._held += text
+        pieces: list[Piece] = []
+        while self._held and self._goes_on(pieces):
+            pass
+        return pieces
+
+    @abstractmethod
+    def _goes_on(self, pieces: list[Piece]) -> bool:
+        """Read on in what is held; whether more of it may be read now."""
 
 
 class ContentReader:

@@ -13,7 +13,7 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
-from spec_sdk.ops.quantized_linear import QuantizedProjection
+from spec_sdk.ops.quantized_linear import rounds_rows
 from spec_sdk_backends.measured_once import measured_once
 from spec_sdk_backends.native.crossover import MARGIN
 from spec_sdk_backends.native.decoder import NativeDecoder
@@ -34,13 +34,13 @@ def runs_in_parts(decoder: Decoder, ops: Ops) -> bool:
     Where prompts are no dearer so; and always beside rows that are rounded, as torch's other last bits would tip codes,
     and a prompt's would hang on what it is fed with.
     """
-    return rounds_rows(decoder) or parts_are_as_fast(decoder, ops)
+    return blocks_round_rows(decoder) or parts_are_as_fast(decoder, ops)
 
 
-def rounds_rows(decoder: Decoder) -> bool:
+def blocks_round_rows(decoder: Decoder) -> bool:
     """Whether rows are rounded to 8 bits before some of a decoder's blocks' products."""
     *of_blocks, _ = decoder.projections
-    return any(isinstance(part, QuantizedProjection) and part.rounds for part in of_blocks)
+    return rounds_rows(of_blocks)
 
 
 def parts_are_as_fast(decoder: Decoder, ops: Ops) -> bool:
