@@ -64,7 +64,9 @@ def test_they_are_the_target_s_and_change_nothing_else(monkeypatch: pytest.Monke
 
     scheduler = scheduler_of(target)
     expected = events_of(scheduler, PROMPT)
-    states = scheduler.drafter.states  # type: ignore[attr-defined]
+    drafter = scheduler.drafter
+    assert isinstance(drafter, Tapped)
+    states = drafter.states
     monkeypatch.setattr(TableModel, "prefill_scored", spy)
     # the slot's cache has all of the prompt by now
     events = events_of(scheduler, PROMPT, prompt_logprobs=2)
@@ -76,7 +78,7 @@ def test_they_are_the_target_s_and_change_nothing_else(monkeypatch: pytest.Monke
         assert token == PROMPT[place] and logprob == pytest.approx(float(own_V[token]), abs=1e-5)
         assert [value for _, value in top] == pytest.approx(own_V.topk(2).values.tolist(), abs=1e-5)
     assert tokens(events) == tokens(expected)
-    [given_NM], [own_NM] = scheduler.drafter.states, states  # type: ignore[attr-defined]
+    [given_NM], [own_NM] = drafter.states, states
     assert torch.equal(given_NM, own_NM) and len(own_NM) == len(PROMPT) - 1
     # whoever asks for nothing takes over what the cache has
     [prefill] = [event for event in events_of(scheduler, PROMPT) if event["event"] == "prefill"]
