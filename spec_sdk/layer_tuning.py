@@ -178,7 +178,8 @@ def measure_times(
 
     def calibrate() -> None:
         draft.feed([0], [few])
-        draft.truncate(0, len(text))
+        kept = draft.truncate(0, len(text))
+        draft.prefill(0, text[kept:])
 
     def grow(runner: BlockRunner) -> Callable[[], object]:
         def run() -> None:

@@ -68,6 +68,44 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class ShortConvolutions:
+    """Layers of which each row gets a gated convolution over the last ``tokens`` tokens, in the place of attention."""
+
+    layers: tuple[int, ...]
+    tokens: int
+
+
+@dataclass(frozen=True)
+class GatedDeltaNets:
+    """Layers with a state that follows the gated delta rule, in the place of attention.
+
+    ``tokens``: how many a convolution before it sees. ``value_heads`` are a multiple of ``key_heads``, and neighbours
+    share one; ``tiled``: those share one whose numbers have the same remainder, as in GGUF files.
+    """
+
+    layers: tuple[int, ...]
+    tokens: int
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    tiled: bool = False
+
+    @property
+    def keys(self) -> int:
+        """Width of all key heads together."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        """Width of all value heads together."""
+        return self.value_heads * self.value_dim
+
+
+Recurrent = ShortConvolutions | GatedDeltaNets
+
+
+@dataclass(frozen=True)
 class EncoderConfig:
     """The encoder of an encoder–decoder model, to whose output every decoder block has a cross-attention.
 
@@ -117,7 +155,8 @@ class ModelConfig:
     rounded to the model's dtype first where ``rounds_embedding_scale``; ``logit_scale``: the same for the logits.
     ``output_norms``: what a sub-layer gives is normalized before it is added. ``wide_qk_norm``: norms of Q and K are of
     all heads together. ``prefix``: what stands before the name of every tensor. ``encoder``: that of an
-    encoder–decoder model, of which all else describes the decoder.
+    encoder–decoder model, of which all else describes the decoder. ``recurrent``: which layers have a state in the
+    place of attention; ``attention_gate``: what attention gives is multiplied by a gate that Q comes with.
 
     ``rotary_dims``: how many dimensions of a head are rotated, None for all; ``rotary_neighbours``: the checkpoint has
     the two of a rotary pair side by side; ``unrotated``: layers without rotary positions.
@@ -164,19 +203,30 @@ class ModelConfig:
     prefix: str = ""
     experts: Experts | None = None
     encoder: EncoderConfig | None = None
+    recurrent: Recurrent | None = None
+    attention_gate: bool = False
 
     @property
     def layer_parameters(self) -> list[int]:
         """Of each layer, how many numbers of its matrices one token multiplies with: of a mixture, the experts that it
         has.
         """
-        M, width, experts = self.hidden_size, self.num_heads * self.head_dim, self.experts
-        attention = 2 * M * width + 2 * M * self.num_kv_heads * self.head_dim
-        counts = [attention + 3 * M * self.intermediate_size] * self.num_layers
+        M, width, experts, recurrent = self.hidden_size, self.num_heads * self.head_dim, self.experts, self.recurrent
+        attention = (3 if self.attention_gate else 2) * M * width + 2 * M * self.num_kv_heads * self.head_dim
+        counts = [attention] * self.num_layers
+        if recurrent is not None:
+            own = 4 * M * M
+            if isinstance(recurrent, GatedDeltaNets):
+                own = M * (2 * recurrent.keys + 3 * recurrent.values + 2 * recurrent.value_heads)
+            for layer in recurrent.layers:
+                counts[layer] = own
+        width_of_experts = 0
         if experts is not None:
             width_of_experts = experts.per_token * experts.intermediate_size + (experts.shared_intermediate_size or 0)
-            for layer in experts.layers:
-                counts[layer] = attention + 3 * M * width_of_experts + experts.count * M
+        for layer in range(self.num_layers):
+            sparse = experts is not None and layer in experts.layers
+            counts[layer] += 3 * M * (width_of_experts if sparse else self.intermediate_size)
+            counts[layer] += experts.count * M if experts is not None and sparse else 0
         return counts
 
     @property
@@ -219,7 +269,18 @@ class ModelConfig:
             sparse = tuple(i for i, layer in enumerate(layers) if layer in experts.layers)
             experts = replace(experts, layers=sparse)
         unrotated = tuple(i for i, layer in enumerate(layers) if layer in self.unrotated)
-        return replace(self, num_layers=len(layers), windows=windows, experts=experts, unrotated=unrotated)
+        recurrent = self.recurrent
+        if recurrent is not None:
+            stateful = tuple(i for i, layer in enumerate(layers) if layer in recurrent.layers)
+            recurrent = replace(recurrent, layers=stateful) if stateful else None
+        return replace(
+            self,
+            num_layers=len(layers),
+            windows=windows,
+            experts=experts,
+            unrotated=unrotated,
+            recurrent=recurrent,
+        )
 
     def within(self, context: int) -> ModelConfig:
         """The model for texts of at most ``context`` tokens, which its rotary frequencies may follow from."""

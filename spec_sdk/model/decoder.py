@@ -24,6 +24,7 @@ from spec_sdk.model.config import LayerKind, ModelConfig
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache, is_exact
 from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
+from spec_sdk.model.recurrent.layers import RecurrentMixer
 from spec_sdk.model.rope import RotaryTable, Rotation, RotationsAt, rotate
 from spec_sdk.model.rounded_kv_cache import RoundedKVCache
 from spec_sdk.ops import Ops
@@ -74,7 +75,8 @@ class BlockWeights:
 
     ``post_norm_M`` is the norm before the MLP, ``sinks_H`` are
     attention sinks, in float32. Gains may be wider than the other weights. Those of Q and K are [D], or
-    [H·D] and [G·D] of norms of all heads together.
+    [H·D] and [G·D] of norms of all heads together. ``mixer``: what a recurrent layer has in the place of attention,
+    between ``qkv`` and ``output``.
     """
 
     input_norm_M: torch.Tensor | None
@@ -87,6 +89,7 @@ class BlockWeights:
     attention_output_norm_M: torch.Tensor | None = None
     mlp_output_norm_M: torch.Tensor | None = None
     sinks_H: torch.Tensor | None = None
+    mixer: RecurrentMixer | None = None
 
     def kind(self, kind: LayerKind) -> LayerKind:
         """The same with this block's attention sinks, if it has any."""
@@ -340,7 +343,7 @@ class Decoder:
         w, c = self.blocks[layer], self.config
         H, G = c.num_heads, c.num_kv_heads
         qkv = w.qkv(self.attention_input(layer, h_BNM, work))
-        qkv_BNXD = qkv.view(*qkv.shape[:2], H + 2 * G, c.head_dim)
+        qkv_BNXD = qkv.view(*qkv.shape[:2], -1, c.head_dim)
         qk_BNXD, v_BNGD = qkv_BNXD[:, :, : H + G], qkv_BNXD[:, :, H + G :]
         if w.q_norm_D is not None and w.k_norm_D is not None:
             q_BNHD = self._heads_normed(qk_BNXD[:, :, :H], w.q_norm_D)

@@ -90,6 +90,16 @@ class Cache(Protocol):
     def commit(self, slots: Sequence[int], prefixes: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Move each request's rows ``paths`` (offsets from its prefix, increasing) right behind its prefix."""
 
+    def keeps(self, slot: int, length: int) -> int:
+        """How many of the first ``length`` of a slot's tokens a request can go on from, all of them committed."""
+        return length
+
+    def roll_back(self, slot: int, length: int) -> int:
+        """Forget what comes behind the first ``length`` tokens of a slot, or behind as many as it :meth:`keeps`, which
+        it returns.
+        """
+        return length
+
 
 class Executor(ABC):
     """A model on a device. What it is given and what it returns are values; all that lasts lies in the cache.

@@ -27,9 +27,9 @@ class GGUFWeights:
     Matrices of the quantisations in :data:`~spec_sdk.model.gguf_blocks.LAYOUTS` stay in few bits, as codes, scales and
     offsets (:mod:`spec_sdk.model.stored_matrices`). F16 and BF16 tensors stay as they are; everything else, quantized
     or not, becomes float32, times the scale that a file may have for all of a tensor (``*.scale``). Where llama.cpp's
-    converter reordered the rows of a tensor (``rotary_pairs`` in the table of weights), or added one to it
-    (``gain_minus_one``), that is undone here. Tensors of single experts are cut out of that of all experts of their
-    layer.
+    converter reordered the rows of a tensor (``rotary_pairs`` in the table of weights), added one to it
+    (``gain_minus_one``), or stores another function of it (``gguf_negated_exponential``), that is undone here. Tensors
+    of single experts are cut out of that of all experts of their layer.
 
     Raises UserError for a tensor of a quantization that the gguf package cannot undo.
     """
@@ -73,6 +73,8 @@ class GGUFWeights:
                 floats = _floats(stored, kind, minus_one or scale is not None)
                 if scale is not None:
                     floats = floats * scale
+                if self._table.entry(name).row.gguf_negated_exponential:
+                    floats = np.log(-floats)
                 yield (floats - np.float32(1) if minus_one else floats).tobytes()
 
     def _planned(self, name: str) -> dict[str, TensorPlan]:

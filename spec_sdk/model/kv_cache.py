@@ -123,6 +123,16 @@ class KVCache:
             # reading by index copies first, so a row may be overwritten that is still to be read
             storage[:, slot_K, :, target_K] = storage[:, slot_K, :, source_K]
 
+    def keeps(self, slot: int, length: int) -> int:
+        """How many of the first ``length`` of a slot's tokens a request can go on from, all of them committed."""
+        return length
+
+    def roll_back(self, slot: int, length: int) -> int:
+        """Forget what comes behind the first ``length`` tokens of a slot, or behind as many as it :meth:`keeps`, which
+        it returns.
+        """
+        return length
+
     def _is_spare(self, tokens: int) -> bool:
         """Whether room for so many tokens leaves half of the device's free memory to others, as far as it says."""
         free = free_bytes(self.k_LSGCD.device)

@@ -15,12 +15,15 @@ from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
 from spec_sdk.model.freed_memory import return_freed_memory
 from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_whisper import load_whisper
+from spec_sdk.model.recurrent.decoder import RecurrentDecoder
+from spec_sdk.model.recurrent.loading import gated_qkv, recurrent_parts
+from spec_sdk.model.recurrent.weights import is_recurrent
 from spec_sdk.model.rotary_rows import as_rotated, matrix_as_rotated
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import has_experts
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
-from spec_sdk.ops.feed_forward import Activation, GatedMLP, MixtureOfExperts
+from spec_sdk.ops.feed_forward import Activation, FeedForward, GatedMLP, MixtureOfExperts
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.reduced_vocabulary import HeadRows, ReducedVocabularyHead, rows_of
@@ -49,6 +52,8 @@ def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype,
         head: Projection = weights.reduced_head(lent.token_R, embedding, lent_rows, lent.head)
     else:
         head = (lent and lent.head) or weights.head(embedding)
+    if config.recurrent is not None or config.attention_gate:
+        return RecurrentDecoder(config, blocks, embedding, weights.final_norm(), head)
     return Decoder(config, blocks, embedding, weights.final_norm(), head, stack=stack)
 
 
@@ -58,7 +63,9 @@ def load_blocks(source: TensorSource, device: torch.device, dtype: torch.dtype, 
     return blocks
 
 
-def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights], AttentionStack]:
+def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights], AttentionStack | None]:
+    if config.recurrent is not None or config.attention_gate:
+        return [_unstacked(config, weights, i) for i in range(config.num_layers)], None
     stack = AttentionStack(
         input_norm_LM=weights.stacked_if_any("input_norm"),
         qkv_projections=weights.projections("q", "k", "v"),
@@ -73,6 +80,35 @@ def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights],
     return blocks, stack
 
 
+def _unstacked(config: ModelConfig, weights: _Weights, i: int) -> BlockWeights:
+    """A block of a model whose layers differ in more than their weights."""
+    mixer = None
+    if is_recurrent(config, i):
+        qkv, mixer, output = recurrent_parts(config, weights, i)
+    else:
+        gated = config.attention_gate
+        qkv = gated_qkv(config, weights, i) if gated else weights.biased_projection(i, "q", "k", "v")
+        output = weights.biased_projection(i, "o")
+    block = BlockWeights(
+        input_norm_M=weights.read_if_any("input_norm", i),
+        qkv=qkv,
+        q_norm_D=weights.read_if_any("q_norm", i),
+        k_norm_D=weights.read_if_any("k_norm", i),
+        output=output,
+        post_norm_M=weights.read_if_any("post_norm", i),
+        mlp=_feed_forward(config, weights, i),
+        mixer=mixer,
+    )
+    return_freed_memory()
+    return block
+
+
+def _feed_forward(config: ModelConfig, weights: _Weights, i: int) -> FeedForward:
+    if config.experts is not None and has_experts(config, i):
+        return _mixture(weights, config.experts, i, config.activation)
+    return GatedMLP(weights.biased_projection(i, "gate", "up"), weights.biased_projection(i, "down"), config.activation)
+
+
 def _block(config: ModelConfig, weights: _Weights, stack: AttentionStack, i: int) -> BlockWeights:
     return BlockWeights(
         input_norm_M=None if stack.input_norm_LM is None else stack.input_norm_LM[i],
@@ -81,11 +117,7 @@ def _block(config: ModelConfig, weights: _Weights, stack: AttentionStack, i: int
         k_norm_D=None if stack.k_norm_LD is None else stack.k_norm_LD[i],
         output=stack.output_projections[i],
         post_norm_M=weights.read_if_any("post_norm", i),
-        mlp=_mixture(weights, config.experts, i, config.activation)
-        if config.experts is not None and has_experts(config, i)
-        else GatedMLP(
-            weights.biased_projection(i, "gate", "up"), weights.biased_projection(i, "down"), config.activation
-        ),
+        mlp=_feed_forward(config, weights, i),
         attention_output_norm_M=weights.read_if_any("attention_output_norm", i),
         mlp_output_norm_M=weights.read_if_any("mlp_output_norm", i),
         sinks_H=weights.read("sinks", i, torch.float32) if weights.has("sinks", i) else None,
@@ -132,7 +164,7 @@ class _Weights:
     """A checkpoint's weights by role, on the device. ``role in weights`` says whether there are any."""
 
     def __init__(self, source: TensorSource, device: torch.device, dtype: torch.dtype, ops: Ops) -> None:
-        self._source, self._device, self._dtype, self._ops = source, device, dtype, ops
+        self._source, self._device, self._dtype, self.ops = source, device, dtype, ops
         self._table, self._names = weights_of(source.config), source.names()
 
     def __contains__(self, role: str) -> bool:
@@ -159,15 +191,15 @@ class _Weights:
 
     def embedding(self) -> Embedding:
         """What tokens look up."""
-        matrix = self._quantized(("embedding",))
+        matrix = self.quantized(("embedding",))
         return Embedding(self.read("embedding")) if matrix is None else QuantizedEmbedding(matrix, self._dtype)
 
     def head(self, embedding: Embedding) -> Projection:
         """The output head, which may be the embedding's weights."""
         if "head" not in self:
-            return embedding.tied_head(self._ops)
-        matrix = self._quantized(("head",))
-        return self._ops.projection(self.read("head")) if matrix is None else self._ops.quantized_projection(matrix)
+            return embedding.tied_head(self.ops)
+        matrix = self.quantized(("head",))
+        return self.ops.projection(self.read("head")) if matrix is None else self.ops.quantized_projection(matrix)
 
     def reduced_head(
         self, token_R: torch.Tensor, embedding: Embedding, lent_rows: HeadRows | None, lent_head: Projection | None
@@ -178,20 +210,20 @@ class _Weights:
         ``lent_head``, where it lies in memory.
         """
         role = "head" if "head" in self else "embedding"
-        matrix, vocabulary = self._quantized((role,)), self._source.config.vocab_size
+        matrix, vocabulary = self.quantized((role,)), self._source.config.vocab_size
         if matrix is None:
-            head = self._ops.projection(self.read(role)[token_R.to(self._device)])
+            head = self.ops.projection(self.read(role)[token_R.to(self._device)])
         else:
-            head = self._ops.quantized_projection(matrix.rows(token_R.to(self._device)))
+            head = self.ops.quantized_projection(matrix.rows(token_R.to(self._device)))
         rows = lent_rows if role == "head" else embedding
         return ReducedVocabularyHead(head, token_R.to(self._device), vocabulary, rows, lent_head)
 
     def projection(self, layer: int, *roles: str, bias_O: torch.Tensor | None = None, expert: int = 0) -> Projection:
         """A layer's linear layers of one input, one below the other."""
-        matrix = self._quantized(roles, layer, expert)
+        matrix = self.quantized(roles, layer, expert)
         if matrix is None:
-            return self._ops.projection(self.fused(layer, *roles, expert=expert), bias_O)
-        return self._ops.quantized_projection(matrix, bias_O)
+            return self.ops.projection(self.fused(layer, *roles, expert=expert), bias_O)
+        return self.ops.quantized_projection(matrix, bias_O)
 
     def biased_projection(self, layer: int, *roles: str, expert: int = 0) -> Projection:
         """The same with their biases, if the layer has any."""
@@ -200,14 +232,14 @@ class _Weights:
 
     def projections(self, *roles: str) -> ProjectionStack:
         """The same of all layers: one stack of plain matrices, unless some of them are in few bits."""
-        matrices = [self._quantized(roles, layer) for layer in range(self._source.config.num_layers)]
+        matrices = [self.quantized(roles, layer) for layer in range(self._source.config.num_layers)]
         if all(matrix is None for matrix in matrices):
-            return self._ops.projections(self.stacked(*roles), self.stacked_if_any(*_biases(roles)))
+            return self.ops.projections(self.stacked(*roles), self.stacked_if_any(*_biases(roles)))
         return SeparateProjections(
             [
                 self.biased_projection(layer, *roles)
                 if matrix is None
-                else self._ops.quantized_projection(matrix, self.fused_if_any(layer, *_biases(roles)))
+                else self.ops.quantized_projection(matrix, self.fused_if_any(layer, *_biases(roles)))
                 for layer, matrix in enumerate(matrices)
             ]
         )
@@ -232,7 +264,7 @@ class _Weights:
         """None for a model without such weights."""
         return self.stacked(*roles) if roles[0] in self else None
 
-    def _quantized(self, roles: tuple[str, ...], layer: int = 0, expert: int = 0) -> QuantizedMatrix | None:
+    def quantized(self, roles: tuple[str, ...], layer: int = 0, expert: int = 0) -> QuantizedMatrix | None:
         """The matrices of these roles, one below the other; None unless all of them are in few bits, and one form holds
         all of them.
         """

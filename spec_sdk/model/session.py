@@ -126,8 +126,7 @@ class Session:
         """
         if self.context_vocabulary is not None:
             self.context_vocabulary.forget(slot)
-        kept = self.shared(slot, tokens, encoder_input) if keep else 0
-        self._truncate(slot, kept)
+        kept = self._truncate(slot, self.shared(slot, tokens, encoder_input) if keep else 0)
         self.runner.truncate(slot, 0)
         if self.encoder is not None and not self._has_encoded(slot, encoder_input):
             check_features(None if encoder_input is None else encoder_input.features_XT, self.encoder)
@@ -142,21 +141,25 @@ class Session:
         """How many of the first of ``tokens`` the slot's cache holds, computed beside the same encoder input."""
         if self.encoder is not None and not self._has_encoded(slot, encoder_input):
             return 0
-        return common_prefix(self._tokens.get(slot, []), tokens)
+        return self.cache.keeps(slot, common_prefix(self._tokens.get(slot, []), tokens))
 
     def _has_encoded(self, slot: int, encoder_input: EncoderInput | None) -> bool:
         return encoder_input is not None and encoder_input.same_as(self._encoded.get(slot))
 
-    def truncate(self, slot: int, length: int) -> None:
-        """Forget all but the first ``length`` tokens of a slot. Raises ValueError if fewer are committed."""
-        self._truncate(slot, length)
+    def truncate(self, slot: int, length: int) -> int:
+        """Forget all but the first ``length`` tokens of a slot, or all but as many as can be gone on from, which it
+        returns: recurrent layers have few of their earlier states. Raises ValueError if fewer are committed.
+        """
+        return self._truncate(slot, length)
 
-    def _truncate(self, slot: int, length: int) -> None:
+    def _truncate(self, slot: int, length: int) -> int:
         if not 0 <= length <= self.length(slot):
             raise ValueError(f"cannot roll back to {length} tokens: {self.length(slot)} are committed")
+        length = self.cache.roll_back(slot, length)
         del self._tokens.setdefault(slot, [])[length:]
         self.runner.truncate(slot, length)
         self._ahead.discard(slot)
+        return length
 
     def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
         """Commit ``tokens`` in plain passes; return the asked hidden states, layer → [N, M]."""

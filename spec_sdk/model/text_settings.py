@@ -1,11 +1,16 @@
-"""config.json of the text model alone, of a checkpoint that holds more: Gemma 3 and Mistral with a vision tower."""
+"""config.json of the text model alone, of a checkpoint that holds more: Gemma 3, Mistral, Qwen 3.5 that see."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-TEXTS_OF = {"gemma3": ("gemma3_text",), "mistral3": ("mistral", "ministral3")}
+TEXTS_OF = {
+    "gemma3": ("gemma3_text",),
+    "mistral3": ("mistral", "ministral3"),
+    "qwen3_5": ("qwen3_5_text",),
+    "qwen3_5_moe": ("qwen3_5_moe_text",),
+}
 """``model_type`` of the whole → of the text models whose config it may have as ``text_config``, the usual one first."""
 _SHARED = ("eos_token_id", "bos_token_id", "tie_word_embeddings", "quantization_config")
 """What the whole checkpoint says unless its text's part does."""

@@ -104,6 +104,7 @@ class Weight:
     ``split``: the dimension of ``shape`` that ranks divide among them; without one every rank has the whole tensor.
     ``after_sum``: it is added to a sum over ranks, so that only the first of them may have it.
     ``gain_minus_one``: Hugging Face stores a norm's gain less one, GGUF files have the gain itself.
+    ``gguf_negated_exponential``: GGUF files have −e^x of it.
     ``rotary_pairs``: llama.cpp's converter reorders its rows, head by head, so that the two of a rotary pair are
     neighbours; Hugging Face has them half a head apart.
     ``present``: whether a model of this configuration has it. ``layers``: how many ``{layer}`` counts; ``in_layer``:
@@ -119,6 +120,7 @@ class Weight:
     after_sum: bool = False
     rotary_pairs: bool = False
     gain_minus_one: bool = False
+    gguf_negated_exponential: bool = False
     present: Callable[[ModelConfig], bool] = always
     layers: Callable[[ModelConfig], int] = decoder_layers
     in_layer: Callable[[ModelConfig, int], bool] = every_layer

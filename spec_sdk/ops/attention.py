@@ -20,6 +20,7 @@ from spec_sdk.ops.cpu_attention import speculative_attention_on_cpu
 from spec_sdk.ops.cross_attention import cross_attention
 from spec_sdk.ops.decisions import PendingDecision, ScoredTree
 from spec_sdk.ops.draws import Drawing
+from spec_sdk.ops.gated_delta import gated_delta
 from spec_sdk.ops.in_pass import DecisionsInPass, LogitsToCome, UnscoredTree, greedy_in_pass
 from spec_sdk.ops.kept_tokens import least_kept
 from spec_sdk.ops.linear import Projection, ProjectionStack
@@ -167,6 +168,20 @@ class Ops:
     ) -> torch.Tensor:
         """Attention of every row to the states of an encoder, K and V [slots, H, F, D] of its request's slot."""
         return cross_attention(q_BNHD, k_SHFD, v_SHFD, inputs)
+
+    def gated_delta(
+        self,
+        state_HVD: torch.Tensor,
+        earlier: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        q_GND: torch.Tensor,
+        k_GND: torch.Tensor,
+        v_HNV: torch.Tensor,
+        gain_HN: torch.Tensor,
+        log_decay_HN: torch.Tensor,
+        visible_NS: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A recurrent layer's rows behind its state: :func:`~spec_sdk.ops.gated_delta.gated_delta`, in float32."""
+        return gated_delta(state_HVD, earlier, q_GND, k_GND, v_HNV, gain_HN, log_decay_HN, visible_NS)
 
     def tree_attention(
         self,

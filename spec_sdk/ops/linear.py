@@ -61,6 +61,39 @@ class Projection:
         return F.linear(x, self._weight_OI, self.bias_O)
 
 
+class JoinedProjection(Projection):
+    """Several projections of one input, their outputs one after the other."""
+
+    def __init__(self, parts: Sequence[Projection]) -> None:
+        self.parts = tuple(parts)
+        self.bias_O = None
+
+    @property
+    def weight_OI(self) -> torch.Tensor:
+        return torch.cat([part.weight_OI for part in self.parts])
+
+    @property
+    def inputs(self) -> int:
+        return self.parts[0].inputs
+
+    @property
+    def outputs(self) -> int:
+        return sum(part.outputs for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    def holds(self, weight_OI: torch.Tensor) -> bool:
+        return any(part.holds(weight_OI) for part in self.parts)
+
+    def rows(self, row_K: torch.Tensor) -> torch.Tensor:
+        return self.weight_OI[row_K]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part(x) for part in self.parts], -1)
+
+
 class ProjectionStack:
     """The projections of L layers, all of one shape: [L, O, I], with biases [L, O] or none."""
 

@@ -60,9 +60,9 @@ class SpreadSession(Session):
         self._announce("reserve", slots, tokens)
         super().reserve(slots, tokens)
 
-    def truncate(self, slot: int, length: int) -> None:
+    def truncate(self, slot: int, length: int) -> int:
         self._announce("truncate", slot, length)
-        super().truncate(slot, length)
+        return super().truncate(slot, length)
 
     def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
         self._announce("prefill", slot, list(tokens), list(taps))

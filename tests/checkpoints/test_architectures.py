@@ -75,15 +75,24 @@ def test_every_architecture_is_there_once() -> None:
         "qwen3",
         "whisper",
     ]
+    recurrent = ["lfm2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"]
     nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "dots1", "phi3", "seed_oss", "smollm3"]
     assert sorted(model_types) == sorted(
-        [*gemmas, *moes, *others, *nearly_llamas, *norms_after, "olmo3", "glm", "granitemoehybrid"]
+        [*gemmas, *moes, *others, *nearly_llamas, *norms_after, *recurrent, "olmo3", "glm", "granitemoehybrid"]
     )
     # Mixtral is a llama there
     gguf_moes = ["qwen2moe", "qwen3moe", "ernie4_5-moe", "glm4moe"]
+    gguf_recurrent = ["lfm2", "qwen35", "qwen35moe"]
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
     assert ggufs == sorted(
-        [*gemmas, *nearly_llamas, *norms_after, "gpt-oss", "llama", "mistral", "mistral3", "qwen2", "qwen3", *gguf_moes]
+        [
+            *("gpt-oss", "llama", "mistral", "mistral3", "qwen2", "qwen3"),
+            *gemmas,
+            *nearly_llamas,
+            *norms_after,
+            *gguf_moes,
+            *gguf_recurrent,
+        ]
     )
 
 

@@ -56,6 +56,15 @@ LONG_PHI = {
     "short_factor": [1.0, 1.1, 1.25],
     "long_factor": [1.0, 2.5, 7.0],
 }
+DELTA_NETS: dict[str, Any] = {
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention", "full_attention"],
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.5},
+}
 MULTIPLIERS = {
     "embedding_multiplier": 12.0,
     "residual_multiplier": 0.22,
@@ -174,6 +183,16 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "gemma": ("gemma", {"head_dim": 16}),
+    "qwen3_5": ("qwen3_5_text", {**DELTA_NETS, "tie_word_embeddings": True}),
+    "qwen3_5_moe": ("qwen3_5_moe_text", {**DELTA_NETS, **EXPERTS, "shared_expert_intermediate_size": 40}),
+    "lfm2": (
+        "lfm2",
+        {
+            "layer_types": ["conv", "conv", "full_attention", "conv", "full_attention"],
+            "block_auto_adjust_ff_dim": False,
+            "conv_L_cache": 3,
+        },
+    ),
     "gemma2": (
         "gemma2",
         {

@@ -1,0 +1,1 @@
+"""Layers that carry a state from token to token, in the place of attention: what they compute, and what they keep."""

@@ -1,0 +1,98 @@
+"""A decoder in which some layers carry a state in the place of attention (Qwen 3 Next, Qwen 3.5, LFM2).
+
+The four stages that runners call are :class:`~spec_sdk.model.decoder.Decoder`'s. A recurrent layer's ``pre_attention``
+gives what its input projection does as q, and no k or v.
+
+Legend: B requests, N rows of a request, M model dim, X outputs of a projection, H query heads, G KV heads, D head dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
+from spec_sdk.model.kv_cache import is_exact
+from spec_sdk.model.recurrent.cache import RecurrentCache, RecurrentPassCache
+from spec_sdk.ops.linear import JoinedProjection, Projection
+
+
+class RecurrentDecoder(Decoder):
+    """Its blocks are not stacked, so that a group of layers runs one after the other."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.mixers = {layer: block.mixer for layer, block in enumerate(self.blocks) if block.mixer is not None}
+        attending = [layer for layer in range(self.layers) if layer not in self.mixers]
+        self._place = {layer: place for place, layer in enumerate(attending)}
+        self.fuses_groups = False
+
+    @property
+    def projections(self) -> list[Projection]:
+        return [
+            part
+            for whole in super().projections
+            for part in (whole.parts if isinstance(whole, JoinedProjection) else [whole])
+        ]
+
+    @property
+    def data_dependent(self) -> str | None:
+        """Its rows are folded into the states as a text grows."""
+        return super().data_dependent or "recurrent layers"
+
+    def subset(self, layers: Sequence[int]) -> RecurrentDecoder:
+        return RecurrentDecoder(
+            self.config,
+            [self.blocks[i] for i in layers],
+            self.embedding,
+            self.final_norm_M,
+            self.output_head,
+            sources=[self.sources[i] for i in layers],
+        )
+
+    def new_cache(self, form: str = "exact") -> RecurrentCache:
+        if not is_exact(form, self.dtype):
+            raise UserError("model.kv_cache: the cache of a model with recurrent layers is in model.dtype; use auto")
+        c = self.config
+        return RecurrentCache(self.mixers, self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
+
+    def pre_attention(
+        self, layer: int, h_BNM: torch.Tensor, work: Rotations
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q is [B, N, 1, X] of a recurrent layer, and [B, N, H, 2D] where attention has a gate."""
+        if layer in self.mixers:
+            projected_BN1X = self.blocks[layer].qkv(self.attention_input(layer, h_BNM, work))[:, :, None]
+            none_BN0X = projected_BN1X[:, :, :0]
+            return projected_BN1X, none_BN0X, none_BN0X
+        q_BNHD, k_BNGD, v_BNXD = super().pre_attention(layer, h_BNM, work)
+        if not self.config.attention_gate:
+            return q_BNHD, k_BNGD, v_BNXD
+        v_BNGD, gate_BNHD = v_BNXD.tensor_split((self.config.num_kv_heads,), 2)
+        return torch.cat((q_BNHD, gate_BNHD), -1), k_BNGD, v_BNGD
+
+    def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
+        if layer not in self.mixers:
+            super().write_kv(self._place[layer], k_BNGD, v_BNGD, work)
+
+    def attend(self, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        """Of a recurrent layer what its rows get of those before them [B, N, 1, ·], which it writes to its state."""
+        if layer in self.mixers:
+            return self._mixed(layer, q_BNHD[:, :, 0], work)
+        q_BNHD, *gate = q_BNHD.tensor_split(2, -1) if self.config.attention_gate else [q_BNHD]
+        spec = self.kinds[layer].attention
+        o_BNHD = work.ops.cached_attention(q_BNHD[None], work.cache, self._place[layer], spec)[0]
+        return o_BNHD * torch.sigmoid(gate[0]) if gate else o_BNHD
+
+    def _mixed(self, layer: int, projected_BNX: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        mixer, cache = self.mixers[layer], work.cache
+        assert isinstance(cache, RecurrentPassCache)
+        outputs = []
+        for part in work.inputs.parts:
+            state, paths = cache.state(layer, part.slot), cache.paths(part)
+            mixed_NY = mixer(projected_BNX[part.index, : part.live], state, paths, work.ops)
+            outputs.append(F.pad(mixed_NY, (0, 0, 0, projected_BNX.shape[1] - part.live)))
+        return torch.stack(outputs)[:, :, None]

@@ -1,0 +1,84 @@
+"""From a checkpoint's weights, by their roles, to what recurrent layers and the attention beside them are made of.
+
+Legend: H heads, D head dim, M model dim.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from spec_sdk.model.config import GatedDeltaNets, ModelConfig
+from spec_sdk.model.recurrent.layers import CausalConvolution, GatedDeltaNet, RecurrentMixer, ShortConvolution
+from spec_sdk.model.rotary_rows import as_rotated, matrix_as_rotated
+from spec_sdk.ops import Ops
+from spec_sdk.ops.linear import JoinedProjection, Projection
+from spec_sdk.ops.quantized import QuantizedMatrix
+
+
+class WeightsByRole(Protocol):
+    """A checkpoint's weights on the device."""
+
+    ops: Ops
+
+    def read(self, role: str, layer: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor: ...
+
+    def fused(self, layer: int, *roles: str, expert: int = 0) -> torch.Tensor:
+        """A layer's tensors of these roles, one below the other."""
+
+    def quantized(self, roles: tuple[str, ...], layer: int = 0, expert: int = 0) -> QuantizedMatrix | None:
+        """The same in few bits; None where they are not, or not in one form."""
+
+    def projection(
+        self, layer: int, *roles: str, bias_O: torch.Tensor | None = None, expert: int = 0
+    ) -> Projection: ...
+
+    def biased_projection(self, layer: int, *roles: str, expert: int = 0) -> Projection: ...
+
+
+def recurrent_parts(
+    config: ModelConfig, weights: WeightsByRole, layer: int
+) -> tuple[Projection, RecurrentMixer, Projection]:
+    """Input projection, mixer and output projection of a recurrent layer."""
+    recurrent = config.recurrent
+    if not isinstance(recurrent, GatedDeltaNets):
+        mixer: RecurrentMixer = ShortConvolution(CausalConvolution(weights.read("short_convolution", layer)[:, 0]))
+        return weights.projection(layer, "short_input"), mixer, weights.projection(layer, "short_output")
+    wide = torch.promote_types(weights.read("delta_norm", layer).dtype, torch.float32)
+    # how a state decays hangs on these, so that they are never in few bits
+    gains = weights.ops.projection(weights.fused(layer, "delta_gain", "delta_step"))
+    mixer = GatedDeltaNet(
+        CausalConvolution(weights.read("delta_convolution", layer, wide)[:, 0]),
+        recurrent.key_heads,
+        recurrent.key_dim,
+        decay_H=-weights.read("delta_decay", layer, wide).exp(),
+        bias_H=weights.read("delta_bias", layer, wide),
+        norm_V=weights.read("delta_norm", layer, wide),
+        epsilon=config.rms_norm_eps,
+        tiled=recurrent.tiled,
+    )
+    roles = "delta_qkv", "delta_gate"
+    in_bits = any(weights.quantized((role,), layer) for role in roles)
+    apart = in_bits and weights.quantized(roles, layer) is None
+    large = [weights.projection(layer, *of) for of in ([[role] for role in roles] if apart else [roles])]
+    return JoinedProjection([*large, gains]), mixer, weights.projection(layer, "delta_output")
+
+
+def gated_qkv(config: ModelConfig, weights: WeightsByRole, layer: int) -> Projection:
+    """Q, K, V and the gates of what attention gives, one below the other. The checkpoint has a head's gate right behind
+    its Q.
+    """
+    H, D = config.num_heads, config.head_dim
+    row_2HD = torch.arange(2 * H * D).view(H, 2, D).transpose(0, 1).flatten(1)
+    parts = [weights.quantized((role,), layer) for role in ("gated_q", "k", "v")]
+    if all(part is not None for part in parts):
+        gated, k, v = [part for part in parts if part is not None]
+        q, gate = (gated.rows(row.to(gated.device)) for row in row_2HD)
+        whole = QuantizedMatrix.below([matrix_as_rotated("q", q, config), k, v, gate])
+        if whole is not None:
+            return weights.ops.quantized_projection(whole)
+    gated_XM = weights.read("gated_q", layer)
+    q_XM, gate_XM = (gated_XM[row] for row in row_2HD.to(gated_XM.device))
+    k_XM, v_XM = (weights.fused(layer, role) for role in ("k", "v"))
+    return weights.ops.projection(torch.cat((as_rotated("q", q_XM, config), k_XM, v_XM, gate_XM)))

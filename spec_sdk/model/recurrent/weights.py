@@ -1,0 +1,91 @@
+"""The weights of recurrent layers, and of the attention beside them: their part of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from spec_sdk.model.config import GatedDeltaNets, ModelConfig
+from spec_sdk.model.weight_table import MODEL, ONE, QUERIES, Dim, Weight
+
+_LAYER, _BLOCK = "model.layers.{layer}", "blk.{layer}"
+GATED_QUERIES = Dim("queries and their gates", lambda config: 2 * QUERIES.of(config))
+SHORT_INPUT = Dim("short convolution's input", lambda config: 3 * config.hidden_size)
+TOKENS = Dim("tokens of a convolution", lambda config: config.recurrent.tokens if config.recurrent else 0)
+
+
+def _delta(config: ModelConfig) -> GatedDeltaNets:
+    assert isinstance(config.recurrent, GatedDeltaNets), "its recurrent layers are of another kind"
+    return config.recurrent
+
+
+DELTA_VALUES = Dim("delta values", lambda config: _delta(config).values)
+DELTA_CHANNELS = Dim("delta channels", lambda config: 2 * _delta(config).keys + _delta(config).values)
+DELTA_HEADS = Dim("delta heads", lambda config: _delta(config).value_heads)
+DELTA_VALUE = Dim("delta value", lambda config: _delta(config).value_dim)
+
+
+def is_recurrent(config: ModelConfig, layer: int) -> bool:
+    """Whether a layer has a state in the place of attention."""
+    return config.recurrent is not None and layer in config.recurrent.layers
+
+
+def has_attention(config: ModelConfig, layer: int) -> bool:
+    """Whether it has attention."""
+    return not is_recurrent(config, layer)
+
+
+def attention_alone(rows: Iterable[Weight]) -> tuple[Weight, ...]:
+    """The attention sub-layer's rows, which recurrent layers do not have, but for the norm before it."""
+    return tuple(row if row.role == "input_norm" else replace(row, in_layer=has_attention) for row in rows)
+
+
+def gated_attention(rows: Iterable[Weight]) -> tuple[Weight, ...]:
+    """The same where Q comes with a gate, head by head in one matrix, and layers alone that have attention."""
+    return tuple(
+        replace(row, role="gated_q", shape=(GATED_QUERIES, MODEL), split=None) if row.role == "q" else row
+        for row in attention_alone(rows)
+    )
+
+
+def gated_delta_layers() -> tuple[Weight, ...]:
+    """Qwen 3.5's: llama.cpp's converter puts value heads into another order (``GatedDeltaNets.tiled``)."""
+    hf = f"{_LAYER}.linear_attn"
+
+    def row(role: str, name: str, gguf: str, *shape: Dim, exponential: bool = False) -> Weight:
+        return Weight(
+            f"delta_{role}",
+            f"{hf}.{name}",
+            f"{_BLOCK}.{gguf}",
+            shape,
+            in_layer=is_recurrent,
+            gguf_negated_exponential=exponential,
+        )
+
+    return (
+        row("qkv", "in_proj_qkv.weight", "attn_qkv.weight", DELTA_CHANNELS, MODEL),
+        row("gate", "in_proj_z.weight", "attn_gate.weight", DELTA_VALUES, MODEL),
+        row("gain", "in_proj_b.weight", "ssm_beta.weight", DELTA_HEADS, MODEL),
+        row("step", "in_proj_a.weight", "ssm_alpha.weight", DELTA_HEADS, MODEL),
+        row("convolution", "conv1d.weight", "ssm_conv1d.weight", DELTA_CHANNELS, ONE, TOKENS),
+        row("decay", "A_log", "ssm_a", DELTA_HEADS, exponential=True),
+        row("bias", "dt_bias", "ssm_dt.bias", DELTA_HEADS),
+        row("norm", "norm.weight", "ssm_norm.weight", DELTA_VALUE),
+        row("output", "out_proj.weight", "ssm_out.weight", MODEL, DELTA_VALUES),
+    )
+
+
+def short_convolutions() -> tuple[Weight, ...]:
+    """LFM2's."""
+    hf, gguf = f"{_LAYER}.conv", f"{_BLOCK}.shortconv"
+
+    def row(role: str, name: str, gguf_name: str, *shape: Dim) -> Weight:
+        return Weight(
+            f"short_{role}", f"{hf}.{name}.weight", f"{gguf}.{gguf_name}.weight", shape, in_layer=is_recurrent
+        )
+
+    return (
+        row("input", "in_proj", "in_proj", SHORT_INPUT, MODEL),
+        row("convolution", "conv", "conv", MODEL, ONE, TOKENS),
+        row("output", "out_proj", "out_proj", MODEL, MODEL),
+    )
