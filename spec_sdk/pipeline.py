@@ -269,6 +269,8 @@ def build_pipeline(
         models = loaded_models(settings.model, backend, place, groups, given)
     if settings.error_bounds and models.target.executor.config.encoder is not None:
         raise UserError("error_bounds: they are estimated for decoders without cross-attention; leave them out")
+    if settings.error_bounds and (uncommon := models.target.executor.config.uncommon_blocks) is not None:
+        raise UserError(f"error_bounds: they are not estimated for {uncommon}; leave them out")
     if attention is not None:
         attention.check(models.target.executor)
         if models.target.executor.rounds_rows:

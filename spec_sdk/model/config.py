@@ -229,6 +229,17 @@ class ModelConfig:
             counts[layer] += experts.count * M if experts is not None and sparse else 0
         return counts
 
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether a layer has a state in the place of attention."""
+        return self.recurrent is not None and layer in self.recurrent.layers
+
+    @property
+    def uncommon_blocks(self) -> str | None:
+        """What blocks have that only the decoder of such models computes, in one process; None for the usual ones."""
+        if self.recurrent is not None:
+            return "recurrent layers"
+        return "attention with an output gate" if self.attention_gate else None
+
     @property
     def norm_eps_of_states(self) -> float:
         """What norms add to the mean square of hidden states that are as the checkpoint's authors count them."""

@@ -69,7 +69,9 @@ class PassOutput:
 
 
 class Cache(Protocol):
-    """The K and V of several requests, a slot each, as an executor keeps them."""
+    """The K and V of several requests, a slot each, as an executor keeps them. A subclass can go back to any length of
+    a slot unless it says otherwise.
+    """
 
     @property
     def slots(self) -> int: ...

@@ -17,7 +17,6 @@ from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_whisper import load_whisper
 from spec_sdk.model.recurrent.decoder import RecurrentDecoder
 from spec_sdk.model.recurrent.loading import gated_qkv, recurrent_parts
-from spec_sdk.model.recurrent.weights import is_recurrent
 from spec_sdk.model.rotary_rows import as_rotated, matrix_as_rotated
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import has_experts
@@ -83,7 +82,7 @@ def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights],
 def _unstacked(config: ModelConfig, weights: _Weights, i: int) -> BlockWeights:
     """A block of a model whose layers differ in more than their weights."""
     mixer = None
-    if is_recurrent(config, i):
+    if config.is_recurrent(i):
         qkv, mixer, output = recurrent_parts(config, weights, i)
     else:
         gated = config.attention_gate

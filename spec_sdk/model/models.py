@@ -129,6 +129,11 @@ class Models:
                 f"use {longest} or less"
             )
         self._whole: Executor | None = None
+        if ranks.size > 1 and self._target_checkpoint.config.uncommon_blocks is not None:
+            raise UserError(
+                f"model.target: {self._target_checkpoint.name} has {self._target_checkpoint.config.uncommon_blocks}, "
+                f"and runs in one process; {ranks.size} were launched"
+            )
         if ranks.size > 1 and self._target_checkpoint.config.encoder is not None:
             raise UserError(
                 f"model.target: {self._target_checkpoint.name} is an encoder-decoder model, which runs in one process; "
@@ -293,6 +298,11 @@ class Models:
         key = f"{reference} among {among.size}"
         if key not in self._loaded:
             checkpoint = checkpoint or self._open(reference, self._target_checkpoint)
+            if among.size > 1 and checkpoint.config.uncommon_blocks is not None:
+                raise UserError(
+                    f"backend.groups.draft: {checkpoint.name} has {checkpoint.config.uncommon_blocks}, and is not "
+                    "divided among ranks; use [0]"
+                )
             if among.size == 1:
                 executor = self.load(checkpoint, self.dtype)
             elif isinstance(checkpoint, BorrowingModel):

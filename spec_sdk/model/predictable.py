@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
-from spec_sdk.ops.types import PLAIN, AttentionSpec
+from spec_sdk.ops.types import PLAIN
 
 
 def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], predictor: str) -> None:
@@ -15,18 +15,27 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
     A prediction combines parts of the whole prefix under the usual scale; a window leaves little to save anyway.
     """
     specs = [config.layer_kind(layer).attention for layer in range(layers)]
-    others = [layer for layer, spec in enumerate(specs) if spec != PLAIN or config.attention_sinks]
+    others = [
+        layer
+        for layer, spec in enumerate(specs)
+        if spec != PLAIN or config.attention_sinks or config.attention_gate or config.is_recurrent(layer)
+    ]
     refused = next((layer for layer in chosen if layer in others), None)
     if refused is not None:
         left_out = f"attention_verifier.never={others}".replace(" ", "")
         remedy = "use predictor=none" if len(others) == layers else f"leave such layers out ({left_out})"
         raise UserError(
             f"predictor '{predictor}': layer {refused} of this {config.architecture} model has "
-            f"{_peculiarity(config, specs[refused])}, which is not predicted; {remedy}"
+            f"{_peculiarity(config, refused)}, which is not predicted; {remedy}"
         )
 
 
-def _peculiarity(config: ModelConfig, spec: AttentionSpec) -> str:
+def _peculiarity(config: ModelConfig, layer: int) -> str:
+    spec = config.layer_kind(layer).attention
+    if config.is_recurrent(layer):
+        return "a state in the place of attention"
+    if config.attention_gate:
+        return "attention with an output gate"
     if config.attention_sinks:
         return "attention sinks"
     if spec.window is not None:

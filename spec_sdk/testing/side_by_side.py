@@ -142,8 +142,10 @@ class SideBySide:
             self._length[slot] = self.length(slot) + len(path)
 
     def roll_back(self, slot: int, length: int) -> None:
-        """Forget all but the first ``length`` tokens of a slot."""
-        self._length[slot] = length
+        """Forget all but the first ``length`` tokens of a slot, or all but as many as its cache can go back to."""
+        kept, expected = (cache.roll_back(slot, length) for cache in (self.cache, self._reference_cache))
+        assert kept == expected, f"{self.where}: rolled back to {length}, {kept} tokens are kept, not {expected}"
+        self._length[slot] = kept
 
     def _check_shapes(self, found: PassOutput, inputs: PassInputs, taps: Sequence[int], logits: LogitRows) -> None:
         rows = 1 if logits == "last" else inputs.width

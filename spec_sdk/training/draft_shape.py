@@ -33,6 +33,8 @@ class DraftShape:
         if target.encoder is not None or target.experts is not None:
             what = "an encoder" if target.encoder is not None else "a mixture of experts"
             raise UserError(f"model.target: task=train_draft trains dense decoders, and this model has {what}")
+        if target.uncommon_blocks is not None:
+            raise UserError(f"model.target: task=train_draft does not train {target.uncommon_blocks}")
         if target.attention_softcap is not None:
             raise UserError("model.target: task=train_draft does not train layers with soft-capped attention")
         if target.wide_qk_norm and self.kv_heads is not None:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from spec_sdk.contracts import Cache
 from spec_sdk.model.config import ModelConfig
 
 Array = npt.NDArray[np.float32]
 
 
-class NumpyCache:
+class NumpyCache(Cache):
     """K and V [L, S, G, C, D] of all layers and requests. It grows to exactly what is reserved."""
 
     def __init__(self, config: ModelConfig, layers: int) -> None:

@@ -33,6 +33,9 @@ class RecurrentCache(KVCache):
         dtype: torch.dtype,
     ) -> None:
         super().__init__(layers - len(mixers), kv_heads, head_dim, device, dtype)
+        attending = [layer for layer in range(layers) if layer not in mixers]
+        self.place = {layer: place for place, layer in enumerate(attending)}
+        """Which of the attention layers a layer of the model is."""
         self._mixers = mixers
         self._states: dict[int, dict[int, RecurrentState]] = {}
         self._new = device, dtype
@@ -73,7 +76,7 @@ class RecurrentCache(KVCache):
 
 
 class RecurrentPassCache(PassCache):
-    """A :class:`RecurrentCache` in one pass."""
+    """A :class:`RecurrentCache` in one pass. Its layers have their numbers in the model, one at a time."""
 
     def __init__(self, cache: RecurrentCache, inputs: PassInputs) -> None:
         super().__init__(cache.k_LSGCD, cache.v_LSGCD, inputs)
@@ -81,6 +84,17 @@ class RecurrentPassCache(PassCache):
 
     def of_pass(self, inputs: PassInputs) -> RecurrentPassCache:
         return RecurrentPassCache(self._cache, inputs)
+
+    def layers(self, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        place = self._cache.place[first]
+        return super().layers(place, place + end - first)
+
+    def keys_values(self, index: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        place = self._cache.place[first]
+        return super().keys_values(index, place, place + end - first)
+
+    def write(self, first: int, k_gBNGD: torch.Tensor, v_gBNGD: torch.Tensor) -> None:
+        super().write(self._cache.place[first], k_gBNGD, v_gBNGD)
 
     def state(self, layer: int, slot: int) -> RecurrentState:
         """A recurrent layer's, of a request."""

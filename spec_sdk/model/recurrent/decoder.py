@@ -27,8 +27,6 @@ class RecurrentDecoder(Decoder):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.mixers = {layer: block.mixer for layer, block in enumerate(self.blocks) if block.mixer is not None}
-        attending = [layer for layer in range(self.layers) if layer not in self.mixers]
-        self._place = {layer: place for place, layer in enumerate(attending)}
         self.fuses_groups = False
 
     @property
@@ -76,16 +74,16 @@ class RecurrentDecoder(Decoder):
 
     def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
         if layer not in self.mixers:
-            super().write_kv(self._place[layer], k_BNGD, v_BNGD, work)
+            super().write_kv(layer, k_BNGD, v_BNGD, work)
 
     def attend(self, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         """Of a recurrent layer what its rows get of those before them [B, N, 1, ·], which it writes to its state."""
         if layer in self.mixers:
             return self._mixed(layer, q_BNHD[:, :, 0], work)
-        q_BNHD, *gate = q_BNHD.tensor_split(2, -1) if self.config.attention_gate else [q_BNHD]
-        spec = self.kinds[layer].attention
-        o_BNHD = work.ops.cached_attention(q_BNHD[None], work.cache, self._place[layer], spec)[0]
-        return o_BNHD * torch.sigmoid(gate[0]) if gate else o_BNHD
+        if not self.config.attention_gate:
+            return super().attend(layer, q_BNHD, work)
+        q_BNHD, gate_BNHD = q_BNHD.tensor_split(2, -1)
+        return super().attend(layer, q_BNHD.contiguous(), work) * torch.sigmoid(gate_BNHD)
 
     def _mixed(self, layer: int, projected_BNX: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         mixer, cache = self.mixers[layer], work.cache

@@ -27,7 +27,7 @@ DELTA_VALUE = Dim("delta value", lambda config: _delta(config).value_dim)
 
 def is_recurrent(config: ModelConfig, layer: int) -> bool:
     """Whether a layer has a state in the place of attention."""
-    return config.recurrent is not None and layer in config.recurrent.layers
+    return config.is_recurrent(layer)
 
 
 def has_attention(config: ModelConfig, layer: int) -> bool:

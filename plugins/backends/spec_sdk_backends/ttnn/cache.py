@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from spec_sdk.contracts import Cache
 from spec_sdk_backends.ttnn.operations import KEY_TILES, TILE, DeviceTensor, Operations, padded
 
 
-class TtnnCache:
+class TtnnCache(Cache):
     """``k``, ``v``: [slot][layer] → the adapter's caches. They have room for ``capacity`` tokens, in whole chunks."""
 
     def __init__(self, operations: Operations, layers: int, kv_heads: int, head_dim: int) -> None:

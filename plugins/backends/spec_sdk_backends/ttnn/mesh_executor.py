@@ -23,7 +23,7 @@ from spec_sdk_backends.ttnn.priority_gating import GatedPass
 from spec_sdk_backends.ttnn.runners import Reports, Run, run_of
 
 
-class MeshCache:
+class MeshCache(Cache):
     """A cache on each device, which hold the same."""
 
     def __init__(self, devices: Sequence[TtnnCache]) -> None:

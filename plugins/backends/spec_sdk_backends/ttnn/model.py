@@ -93,6 +93,7 @@ def check_model(config: ModelConfig) -> None:
     lacking = {
         "an encoder": config.encoder is not None,
         "a mixture of experts": config.experts is not None,
+        f"{config.uncommon_blocks}": config.uncommon_blocks is not None,
         f"the activation {config.activation}": config.activation != "silu",
         "norms behind its sub-layers": config.output_norms,
         "biases in its MLPs": config.mlp_bias,

@@ -1,0 +1,61 @@
+"""Tiny models with recurrent layers, of random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from spec_sdk.model.architectures import read_config
+from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.testing.random_weights import RandomWeights
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "qwen3_5": {
+        "model_type": "qwen3_5_text",
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 8,
+    },
+    "tiled": {
+        "model_type": "qwen3_5_text",
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 6,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 16,
+        "linear_value_heads_tiled": True,
+    },
+    "lfm2": {
+        "model_type": "lfm2",
+        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "block_auto_adjust_ff_dim": False,
+    },
+}
+
+
+def config_of(name: str, **values: Any) -> ModelConfig:
+    return read_config({**COMMON, **MODELS[name], **values}, "tests")
+
+
+def tiny_session(name: str, seed: int = 0, **values: Any) -> Session:
+    """In float64, so that nothing but an error tells two computations of one thing apart."""
+    weights = RandomWeights(config_of(name, **values), seed)
+    return Session(TorchExecutor(load_decoder(weights, torch.device("cpu"), torch.float64), Ops()))
