@@ -20,9 +20,10 @@ from spec_sdk.model.draft_heads.head_choices import HeadChoices
 from spec_sdk.model.draft_heads.head_files import HeadTensors
 from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec
 from spec_sdk.model.draft_heads.head_weights import LAYER, HeadWeights
-from spec_sdk.model.draft_heads.mtp import MtpHead, MtpVariant
+from spec_sdk.model.draft_heads.mtp import GatedMtpHead, MtpHead, MtpVariant
 from spec_sdk.model.load_decoder import load_blocks
 from spec_sdk.model.target_ends import TargetEnds
+from spec_sdk.model.text_settings import TEXTS_OF
 from spec_sdk.model.weight_table import Shape
 
 _MODEL = "model."
@@ -46,7 +47,9 @@ class MtpSpec(DraftHeadSpec):
         if experts is not None:
             sparse = any(".experts." in name for name in tensors.names)
             experts = replace(experts, layers=(0,) if sparse else ())
-        config = replace(config, windows=(), experts=experts)
+        # a module of a checkpoint that holds more than a text model lies beside it
+        text = TEXTS_OF.get(config.architecture, (config.architecture,))[0]
+        config = replace(config, windows=(), experts=experts, recurrent=None, architecture=text)
         return MtpSpec(config, config.vocab_size, config.hidden_size, variant)
 
     def taps(self, target_layers: int) -> tuple[int, ...]:
@@ -76,15 +79,11 @@ class MtpSpec(DraftHeadSpec):
         return tuple(load_blocks(source, weights.device, weights.dtype, weights.ops))
 
     def build(self, weights: HeadWeights, parts: HeadParts, target: TargetEnds) -> DraftHead:
-        return MtpHead(
-            parts,
-            weights.projection("input_proj"),
-            weights.read("token_layernorm.weight"),
-            weights.read("hidden_layernorm.weight"),
-            weights.read("final_layernorm.weight"),
-            target,
-            self.variant,
-        )
+        # its norms are stored as the target's are
+        less = 1.0 if weights_of(self.config).row("final_norm").gain_minus_one else 0.0
+        norms = [weights.read(f"{name}_layernorm.weight") + less for name in ("token", "hidden", "final")]
+        kind = GatedMtpHead if self.config.attention_gate else MtpHead
+        return kind(parts, weights.projection("input_proj"), *norms, target, self.variant)
 
 
 class _OneLayer(TensorSource):

@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
+from spec_sdk.model.decoder import ForwardPass, Rotations
+from spec_sdk.model.gated_attention import GatedAttention
 from spec_sdk.model.kv_cache import is_exact
 from spec_sdk.model.recurrent.cache import RecurrentCache, RecurrentPassCache
 from spec_sdk.ops.linear import JoinedProjection, Projection
 
 
-class RecurrentDecoder(Decoder):
+class RecurrentDecoder(GatedAttention):
     """Its blocks are not stacked, so that a group of layers runs one after the other."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -61,16 +62,12 @@ class RecurrentDecoder(Decoder):
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q is [B, N, 1, X] of a recurrent layer, and [B, N, H, 2D] where attention has a gate."""
+        """q is [B, N, 1, X] of a recurrent layer."""
         if layer in self.mixers:
             projected_BN1X = self.blocks[layer].qkv(self.attention_input(layer, h_BNM, work))[:, :, None]
             none_BN0X = projected_BN1X[:, :, :0]
             return projected_BN1X, none_BN0X, none_BN0X
-        q_BNHD, k_BNGD, v_BNXD = super().pre_attention(layer, h_BNM, work)
-        if not self.config.attention_gate:
-            return q_BNHD, k_BNGD, v_BNXD
-        v_BNGD, gate_BNHD = v_BNXD.tensor_split((self.config.num_kv_heads,), 2)
-        return torch.cat((q_BNHD, gate_BNHD), -1), k_BNGD, v_BNGD
+        return super().pre_attention(layer, h_BNM, work)
 
     def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
         if layer not in self.mixers:
@@ -80,10 +77,7 @@ class RecurrentDecoder(Decoder):
         """Of a recurrent layer what its rows get of those before them [B, N, 1, ·], which it writes to its state."""
         if layer in self.mixers:
             return self._mixed(layer, q_BNHD[:, :, 0], work)
-        if not self.config.attention_gate:
-            return super().attend(layer, q_BNHD, work)
-        q_BNHD, gate_BNHD = q_BNHD.tensor_split(2, -1)
-        return super().attend(layer, q_BNHD.contiguous(), work) * torch.sigmoid(gate_BNHD)
+        return super().attend(layer, q_BNHD, work)
 
     def _mixed(self, layer: int, projected_BNX: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         mixer, cache = self.mixers[layer], work.cache
