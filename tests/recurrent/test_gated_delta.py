@@ -58,14 +58,16 @@ def test_rows_of_a_tree_get_what_the_recurrence_gives_along_their_paths(seed: in
     earlier = torch.empty(G, 0, D).double(), torch.empty(H, 0, V).double(), torch.empty(H, 0).double()
     # all at once, or in portions as a growing tree is fed
     for end in (12,) if seed % 2 else (1, 4, 9, 12):
-        own = tuple(part[:, fed:end] for part in rows)
-        o_HNV, u_HNV, path_HN = gated_delta(state_HVD, earlier, *own, visible_NN[fed:end, :end])
-        earlier = tuple(torch.cat(both, 1) for both in zip(earlier, (own[1], u_HNV, path_HN), strict=True))
+        q_GND, k_GND, v_HNV, gain_HN, decay_HN = (part[:, fed:end] for part in rows)
+        visible_NS = visible_NN[fed:end, :end]
+        o_HNV, u_HNV, path_HN = gated_delta(state_HVD, earlier, q_GND, k_GND, v_HNV, gain_HN, decay_HN, visible_NS)
+        k_GPD, u_HPV, path_HP = earlier
+        earlier = torch.cat((k_GPD, k_GND), 1), torch.cat((u_HPV, u_HNV), 1), torch.cat((path_HP, path_HN), 1)
         for row in range(fed, end):
             after_HVD, wanted_HV = stepped(state_HVD, rows, paths[row])
             torch.testing.assert_close(o_HNV[:, row - fed], wanted_HV)
-            kept = [part[:, paths[row]] for part in earlier]
-            torch.testing.assert_close(folded_state(state_HVD, *kept), after_HVD)
+            k_GPD, u_HPV, path_HP = (part[:, paths[row]] for part in earlier)
+            torch.testing.assert_close(folded_state(state_HVD, k_GPD, u_HPV, path_HP), after_HVD)
         fed = end
 
 

@@ -81,9 +81,17 @@ class MtpSpec(DraftHeadSpec):
     def build(self, weights: HeadWeights, parts: HeadParts, target: TargetEnds) -> DraftHead:
         # its norms are stored as the target's are
         less = 1.0 if weights_of(self.config).row("final_norm").gain_minus_one else 0.0
-        norms = [weights.read(f"{name}_layernorm.weight") + less for name in ("token", "hidden", "final")]
+        token, hidden, final = (f"{name}_layernorm.weight" for name in ("token", "hidden", "final"))
         kind = GatedMtpHead if self.config.attention_gate else MtpHead
-        return kind(parts, weights.projection("input_proj"), *norms, target, self.variant)
+        return kind(
+            parts,
+            weights.projection("input_proj"),
+            weights.read(token) + less,
+            weights.read(hidden) + less,
+            weights.read(final) + less,
+            target,
+            self.variant,
+        )
 
 
 class _OneLayer(TensorSource):
