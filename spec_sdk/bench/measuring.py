@@ -101,6 +101,7 @@ class PassTimer:
         else:
             ends = [nodes + 1, *range(2, nodes + 2)]
             rows = RequestRows.growing(0, context, tokens, [0] + [1] * nodes, range(nodes + 1), ends, nodes)
+        self._cache.roll_back(0, 0)
         began = self._clock.mark()
         inputs = PassInputs.of(
             self._kind,

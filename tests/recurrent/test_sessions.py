@@ -9,8 +9,10 @@ import random
 import pytest
 import torch
 
+from spec_sdk.bench.measuring import PassTimer
 from spec_sdk.model.decoder import TensorSource
 from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.step_clock import HostClock
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.testing.executors import check_executor, grow_tree, path_of_rows, random_tree
@@ -150,3 +152,9 @@ def test_a_batch_is_its_requests_one_by_one(name: str) -> None:
 
     # states of random weights take rounding errors far
     check_executor(load, config=config_of(name, max_position_embeddings=256), tolerances={torch.float32: 1e-3})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_passes_behind_texts_that_were_not_fed_can_be_measured(name: str) -> None:
+    timer = PassTimer(tiny_session(name).executor, HostClock(), "tree")
+    assert all(timer(nodes, context) > 0 for context in (*timer.contexts, timer.contexts[0]) for nodes in (1, 8))

@@ -97,12 +97,15 @@ class RecurrentState:
 
     def settle(self, prefix: int, in_prompt: bool) -> None:
         """Fold old rows into the state if there are many before ``prefix``, all of them committed. ``in_prompt``: rows
-        of a long chain follow.
+        of a long chain follow. Rows that nobody wrote count as zero, as K and V in a KV cache do.
 
         Raises RuntimeError for a prefix that the state is beyond.
         """
         if prefix < self.length:
             raise RuntimeError(f"a recurrent state of {self.length} tokens cannot go on behind {prefix}")
+        if self.index(prefix) > self.rows[0].shape[-2]:
+            # nobody feeds a model so: passes of a length are measured so
+            self.length = prefix - LEAST_PENDING
         pending = prefix - self.length
         if pending > MOST_PENDING:
             count = pending - LEAST_PENDING
