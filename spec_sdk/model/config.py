@@ -102,7 +102,39 @@ class GatedDeltaNets:
         return self.value_heads * self.value_dim
 
 
-Recurrent = ShortConvolutions | GatedDeltaNets
+@dataclass(frozen=True)
+class StateSpaces:
+    """Mamba-2's layers in the place of attention. ``tokens``: how many a convolution before the state sees.
+
+    ``heads`` are a multiple of ``groups``. ``convolution_bias``: it has one. ``step_limit``: of the steps.
+    """
+
+    layers: tuple[int, ...]
+    tokens: int
+    groups: int
+    heads: int
+    state_dim: int
+    head_dim: int
+    convolution_bias: bool = True
+    step_limit: tuple[float, float] = (0.0, float("inf"))
+
+    @property
+    def inner(self) -> int:
+        """Width of all heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution."""
+        return self.inner + 2 * self.groups * self.state_dim
+
+    @property
+    def projected(self) -> int:
+        """What a row's input projection gives."""
+        return self.inner + self.channels + self.heads
+
+
+Recurrent = ShortConvolutions | GatedDeltaNets | StateSpaces
 
 
 @dataclass(frozen=True)
@@ -218,6 +250,8 @@ class ModelConfig:
             own = 4 * M * M
             if isinstance(recurrent, GatedDeltaNets):
                 own = M * (2 * recurrent.keys + 3 * recurrent.values + 2 * recurrent.value_heads)
+            elif isinstance(recurrent, StateSpaces):
+                own = M * (recurrent.inner + recurrent.projected)
             for layer in recurrent.layers:
                 counts[layer] = own
         width_of_experts = 0

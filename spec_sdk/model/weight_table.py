@@ -108,8 +108,8 @@ class Weight:
     ``rotary_pairs``: llama.cpp's converter reorders its rows, head by head, so that the two of a rotary pair are
     neighbours; Hugging Face has them half a head apart.
     ``present``: whether a model of this configuration has it. ``layers``: how many ``{layer}`` counts; ``in_layer``:
-    whether that layer has it. ``packings``: where else checkpoints of Hugging Face may keep it; ``gguf_packing``: where
-    GGUF files do.
+    whether that layer has it. ``gguf_shape``: that of GGUF files, where it is another one. ``packings``: where else
+    checkpoints of Hugging Face may keep it; ``gguf_packing``: where GGUF files do.
     """
 
     role: str
@@ -126,6 +126,7 @@ class Weight:
     in_layer: Callable[[ModelConfig, int], bool] = every_layer
     packings: tuple[Packing, ...] = ()
     gguf_packing: Packing | None = None
+    gguf_shape: tuple[Dim, ...] = ()
 
     @property
     def per_layer(self) -> bool:
@@ -238,7 +239,7 @@ class WeightTable:
         return {
             self.gguf_name(name): (
                 *((experts,) if row.per_expert else ()),
-                *self._packed_shape(row.gguf_packing, [dim for dim in row.shape if dim is not ONE]),
+                *self._packed_shape(row.gguf_packing, row.gguf_shape or [dim for dim in row.shape if dim is not ONE]),
             )
             for name, (row, _, _) in self._entries.items()
         }

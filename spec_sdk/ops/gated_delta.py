@@ -27,12 +27,15 @@ def gated_delta(
     gain_HN: torch.Tensor,
     log_decay_HN: torch.Tensor,
     visible_NS: torch.Tensor,
+    *,
+    corrects: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """New rows behind a state and earlier rows: o and u [H, N, V], and Γ [H, N]; all in float32.
 
     ``earlier``: k [G, P, D], u [H, P, V] and Γ [H, P] of earlier rows. ``gain_HN`` is b, ``log_decay_HN`` is log a.
     ``visible_NS``: which rows are on a new row's path, itself among them; earlier rows come first, and no row's path
-    leads over one after it.
+    leads over one after it. Without ``corrects`` u is b v: what a linear attention with decay adds to its state
+    (Mamba-2).
     """
     k_GPD, u_HPV, path_HP = earlier
     (G, N, D), (H, P, V) = k_GND.shape, u_HPV.shape
@@ -50,11 +53,11 @@ def gated_delta(
     weight_HNS = (path_HN[..., None] - path_HS[:, None]).masked_fill(~visible_NS, float("-inf")).exp()
     score_HXS = score_GXS.repeat_interleave(H // G, 0) * weight_HNS.repeat(1, 2, 1)
     among_keys_HNS, among_queries_HNS = score_HXS.tensor_split((N,), 1)
-    u_HNV = v_HNV - from_state_HXV[:, :N]
-    if P:
-        u_HNV = u_HNV - among_keys_HNS[..., :P] @ u_HPV
+    u_HNV = v_HNV
+    if corrects:
+        u_HNV = u_HNV - from_state_HXV[:, :N] - among_keys_HNS[..., :P] @ u_HPV
     u_HNV = gain_HN[..., None] * u_HNV
-    if N > 1:
+    if corrects and N > 1:
         system_HNN = gain_HN[..., None] * among_keys_HNS[..., P:]
         # of the diagonal, which is one, nothing is read
         u_HNV = torch.linalg.solve_triangular(system_HNN, u_HNV, upper=False, unitriangular=True)

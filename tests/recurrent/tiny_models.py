@@ -43,6 +43,15 @@ MODELS: dict[str, dict[str, Any]] = {
         "linear_value_head_dim": 16,
         "linear_value_heads_tiled": True,
     },
+    "granite": {
+        "model_type": "granitemoehybrid",
+        "layer_types": ["mamba", "attention", "mamba", "mamba"],
+        "num_local_experts": 0,
+        "shared_intermediate_size": 48,
+        "mamba_n_heads": 4,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 8,
+    },
     "lfm2": {
         "model_type": "lfm2",
         "layer_types": ["conv", "full_attention", "conv", "conv"],

@@ -71,6 +71,15 @@ MULTIPLIERS = {
     "attention_multiplier": 0.17,
     "logits_scaling": 3.0,
 }
+STATE_SPACES: dict[str, Any] = {
+    "shared_intermediate_size": 56,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention", "full_attention"],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 12,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 16,
+    "mamba_expand": 2,
+}
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("llama", {"num_key_value_heads": 6, "tie_word_embeddings": False}),
     "llama3": ("llama", {"rope_parameters": {"rope_theta": 500000.0, **LLAMA3_ROPE}}),
@@ -182,6 +191,11 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "mamba_expand": 1,
         },
     ),
+    "granite4_h": ("granitemoehybrid", {**MULTIPLIERS, **STATE_SPACES, "num_local_experts": 0}),
+    "granite4_moe": (
+        "granitemoehybrid",
+        {**MULTIPLIERS, **STATE_SPACES, "num_local_experts": 5, "num_experts_per_tok": 2, "mamba_n_groups": 1},
+    ),
     "gemma": ("gemma", {"head_dim": 16}),
     "qwen3_5": ("qwen3_5_text", {**DELTA_NETS, "tie_word_embeddings": True}),
     "qwen3_5_moe": ("qwen3_5_moe_text", {**DELTA_NETS, **EXPERTS, "shared_expert_intermediate_size": 40}),
@@ -264,10 +278,10 @@ def _apart(name: str, tensor: torch.Tensor, config: Any) -> dict[str, torch.Tens
         return {name.replace("gate_up_proj", "gate_proj"): gate, name.replace("gate_up_proj", "up_proj"): up}
     if name.endswith("shared_mlp.input_linear.weight"):
         gate, up = tensor.chunk(2)
-        module = name.replace("shared_mlp.input_linear.weight", "mlp")
+        module = name.replace("shared_mlp.input_linear.weight", _shared_mlp(config))
         return {f"{module}.gate_proj.weight": gate, f"{module}.up_proj.weight": up}
     if name.endswith("shared_mlp.output_linear.weight"):
-        return {name.replace("shared_mlp.output_linear", "mlp.down_proj"): tensor}
+        return {name.replace("shared_mlp.output_linear", f"{_shared_mlp(config)}.down_proj"): tensor}
     if name.endswith("put_linear.weight"):
         module = name.rpartition(".")[0].rpartition(".")[0]
         of_expert: dict[str, torch.Tensor] = {}
@@ -288,6 +302,11 @@ def _apart(name: str, tensor: torch.Tensor, config: Any) -> dict[str, torch.Tens
             for expert, matrix in enumerate(of_all)
         }
     return {name: tensor}
+
+
+def _shared_mlp(config: Any) -> str:
+    """What Granite's shared MLP is beside a mixture, and without one."""
+    return "mlp.shared_expert" if config.num_local_experts else "mlp"
 
 
 def tiny_tokenizer() -> Tokenizer:

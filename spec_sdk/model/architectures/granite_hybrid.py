@@ -1,50 +1,161 @@
-"""Granite 4 without state space layers (``granitemoehybrid``: micro, 1B, 350M): a Granite whose MLP is called shared.
+"""Granite 4 (``granitemoehybrid``): most layers are Mamba-2's, the others have attention; the small ones have attention
+alone. The MLP is called shared, and lies beside a mixture of experts in the larger ones.
 
-GGUF files have them as ``granite``.
+GGUF files have those without state spaces as ``granite``.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.config import ModelConfig, StateSpaces
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
-from spec_sdk.model.granite_like import read_granite_like
+from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.granite_like import gguf_multipliers, read_granite_like
 from spec_sdk.model.llama_like import attention, embedding, mlp, one_gate_up, output
-from spec_sdk.model.weight_table import Packing, Weight
+from spec_sdk.model.mixture import experts_in_two, gguf_experts, read_experts, shared_expert
+from spec_sdk.model.recurrent.weights import attention_alone, state_spaces
+from spec_sdk.model.weight_table import SHARED_MLP, Packing, Weight
 
 _MLP = "model.layers.{layer}.shared_mlp"
+_GGUF = "granitehybrid"
+_ATTENTION, _STATE_SPACE = {"attention", "full_attention"}, {"mamba", "linear_attention"}
 
 
 def _read_config(fields: Fields) -> ModelConfig:
     layers, kinds = fields.size("num_hidden_layers"), fields.get("layer_types")
-    if not isinstance(kinds, list) or len(kinds) != layers or set(map(str, kinds)) - {"attention", "full_attention"}:
-        raise UserError(f"{fields.where}: layer_types has others than attention, which are not supported")
+    kinds = ["mamba"] * layers if kinds is None else kinds
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise UserError(f"{fields.where}: layer_types must list the types of {layers} layers")
+    if unknown := sorted(set(map(str, kinds)) - _ATTENTION - _STATE_SPACE):
+        raise UserError(f"{fields.where}: layer_types has '{unknown[0]}', which is not supported")
+    spaces = tuple(layer for layer, kind in enumerate(kinds) if kind in _STATE_SPACE)
+    shared, mixture = fields.size("shared_intermediate_size", 1024), None
     if fields.number("num_local_experts", 8):
-        raise UserError(f"{fields.where}: mixture of experts (num_local_experts) is not supported in this family")
-    shared = fields.size("shared_intermediate_size", 1024)
-    config = read_granite_like(Fields({**fields.values, "intermediate_size": shared}, fields.where))
+        mixture = read_experts(
+            fields,
+            count=8,
+            per_token=2,
+            intermediate_size=fields.size("intermediate_size"),
+            normalized=True,
+            shared_intermediate_size=shared,
+        )
+        mixture = mixture and replace(mixture, shared_gated=False)
+    values = fields.values if mixture else {**fields.values, "intermediate_size": shared, "num_local_experts": 0}
+    config = read_granite_like(Fields(values, fields.where), experts=mixture)
+    config = replace(config, recurrent=_state_spaces(fields, spaces) if spaces else None)
     if fields.text("position_embedding_type", "nope") == "rope":
         return config
     return replace(config, unrotated=tuple(range(layers)))
+
+
+def _state_spaces(fields: Fields, layers: tuple[int, ...]) -> StateSpaces:
+    inner = int(fields.positive("mamba_expand", 2) * fields.size("hidden_size"))
+    heads, groups = fields.size("mamba_n_heads", 128), fields.size("mamba_n_groups", 1)
+    head_dim = inner // heads if fields.get("mamba_d_head") in (None, "auto") else fields.size("mamba_d_head")
+    if heads * head_dim != inner or heads % groups:
+        raise UserError(
+            f"{fields.where}: {heads} heads of {head_dim} in {groups} groups do not make up a state space of {inner}"
+        )
+    if fields.flag("mamba_proj_bias", False):
+        raise UserError(f"{fields.where}: biases of state spaces' projections (mamba_proj_bias) are not supported")
+    return StateSpaces(
+        layers,
+        tokens=fields.size("mamba_d_conv", 4),
+        groups=groups,
+        heads=heads,
+        state_dim=fields.size("mamba_d_state", 256),
+        head_dim=head_dim,
+        convolution_bias=fields.flag("mamba_conv_bias", True),
+        step_limit=_step_limit(fields),
+    )
+
+
+def _step_limit(fields: Fields) -> tuple[float, float]:
+    limit = fields.get("time_step_limit") or (0.0, float("inf"))
+    # as transformers spells it where JSON has no word for it
+    ends = [float("inf") if end == {"__float__": "Infinity"} else end for end in limit]
+    if len(ends) != 2 or not all(type(end) in (int, float) for end in ends):
+        raise UserError(f"{fields.where}: time_step_limit is {limit!r}, not two numbers")
+    return float(ends[0]), float(ends[1])
+
+
+def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
+    heads = gguf.metadata.get(f"{_GGUF}.attention.head_count_kv")
+    if not isinstance(heads, list) or not any(heads):
+        raise UserError(f"{gguf.where}: {_GGUF}.attention.head_count_kv does not say which layers have attention")
+    same, attending = copy.copy(gguf), next(i for i, count in enumerate(heads) if count)
+    same.metadata = {**gguf.metadata, f"{_GGUF}.attention.head_count_kv": heads[attending]}
+    same.metadata.setdefault(f"{_GGUF}.rope.scaling.finetuned", True)
+    rotated = bool(same.metadata[f"{_GGUF}.rope.scaling.finetuned"])
+    same.metadata[f"{_GGUF}.rope.scaling.finetuned"] = True
+    config, meta = hf_config(same, computes_experts=True), Fields(gguf.metadata, gguf.where)
+    mixture = gguf_experts(gguf, _GGUF)
+    inner, space_heads = meta.size(f"{_GGUF}.ssm.inner_size"), meta.size(f"{_GGUF}.ssm.time_step_rank")
+    shared = f"blk.0.ffn_{'gate_shexp' if mixture else 'gate'}.weight"
+    if len(heads) != config["num_hidden_layers"] or shared not in gguf.shapes:
+        raise UserError(f"{gguf.where}: has no tensor '{shared}', or layers that its metadata do not tell of")
+    return (
+        config
+        | gguf_multipliers(same, _GGUF)
+        | {
+            "model_type": "granitemoehybrid",
+            "attention_bias": f"blk.{attending}.attn_q.bias" in gguf.tensors,
+            "layer_types": ["attention" if count else "mamba" for count in heads],
+            "position_embedding_type": "rope" if rotated else "nope",
+            "intermediate_size": mixture.get("moe_intermediate_size", config["intermediate_size"]),
+            "num_local_experts": mixture.get("num_experts", 0),
+            "num_experts_per_tok": mixture.get("num_experts_per_tok", 0),
+            "shared_intermediate_size": gguf.shapes[shared][0],
+            "mamba_expand": inner / config["hidden_size"],
+            "mamba_n_heads": space_heads,
+            "mamba_n_groups": meta.size(f"{_GGUF}.ssm.group_count"),
+            "mamba_d_state": meta.size(f"{_GGUF}.ssm.state_size"),
+            "mamba_d_head": inner // space_heads,
+            "mamba_d_conv": meta.size(f"{_GGUF}.ssm.conv_kernel"),
+            "mamba_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in gguf.tensors),
+        }
+    )
 
 
 def _renamed(row: Weight) -> Weight:
     return replace(row, packings=(Packing(f"{_MLP}.output_linear.weight"),)) if row.role == "down" else row
 
 
+def _dense() -> Iterator[Weight]:
+    """The MLP of models without a mixture, which GGUF files have gate and up of apart where there are state spaces."""
+    return map(_renamed, one_gate_up(mlp(), f"{_MLP}.input_linear.weight"))
+
+
+def _shared() -> Iterator[Weight]:
+    """The same beside a mixture."""
+    both = SHARED_MLP, SHARED_MLP
+    for row in shared_expert():
+        if row.role == "shared_down":
+            yield replace(row, packings=(Packing(f"{_MLP}.output_linear.weight"),))
+        elif row.role in ("shared_gate", "shared_up"):
+            part = 0 if row.role == "shared_gate" else 1
+            yield replace(row, packings=(Packing(f"{_MLP}.input_linear.weight", both, part),))
+
+
 FAMILY = Family(
     model_types=("granitemoehybrid",),
-    gguf_architectures=(),
+    gguf_architectures=(_GGUF,),
     read_config=_read_config,
-    read_gguf=hf_config,
+    read_gguf=_read_gguf,
     weights=(
         *embedding(),
-        *attention(),
-        *map(_renamed, one_gate_up(mlp(), f"{_MLP}.input_linear.weight")),
+        *attention_alone(attention(rotary_pairs=True)),
+        *state_spaces(),
+        *(replace(row, gguf_packing=None) for row in _dense()),
+        *experts_in_two("block_sparse_moe"),
+        *_shared(),
         *output(),
     ),
 )

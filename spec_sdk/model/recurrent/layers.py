@@ -65,6 +65,7 @@ class CausalConvolution:
     """
 
     weight_CK: torch.Tensor
+    bias_C: torch.Tensor | None = None
 
     @property
     def seen(self) -> int:
@@ -75,7 +76,8 @@ class CausalConvolution:
         """Of rows that it writes to the state, where they are the first kind."""
         state.write(0, paths.first, x_NC)
         index_NK = paths.columns_NK(self.seen) + state.index(0)
-        return torch.einsum("nkc,ck->nc", state.rows[0][index_NK].to(self.weight_CK.dtype), self.weight_CK)
+        y_NC = torch.einsum("nkc,ck->nc", state.rows[0][index_NK].to(self.weight_CK.dtype), self.weight_CK)
+        return y_NC if self.bias_C is None else y_NC + self.bias_C
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import Protocol
 
 import torch
 
-from spec_sdk.model.config import GatedDeltaNets, ModelConfig
+from spec_sdk.model.config import GatedDeltaNets, ModelConfig, StateSpaces
 from spec_sdk.model.recurrent.layers import CausalConvolution, GatedDeltaNet, RecurrentMixer, ShortConvolution
+from spec_sdk.model.recurrent.state_space import StateSpace
 from spec_sdk.model.rotary_rows import as_rotated, matrix_as_rotated
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import JoinedProjection, Projection
@@ -42,8 +43,12 @@ def recurrent_parts(
 ) -> tuple[Projection, RecurrentMixer, Projection]:
     """Input projection, mixer and output projection of a recurrent layer."""
     recurrent = config.recurrent
+    mixer: RecurrentMixer
+    if isinstance(recurrent, StateSpaces):
+        mixer = _state_space(config, recurrent, weights, layer)
+        return weights.projection(layer, "space_input"), mixer, weights.projection(layer, "space_output")
     if not isinstance(recurrent, GatedDeltaNets):
-        mixer: RecurrentMixer = ShortConvolution(CausalConvolution(weights.read("short_convolution", layer)[:, 0]))
+        mixer = ShortConvolution(CausalConvolution(weights.read("short_convolution", layer)[:, 0]))
         return weights.projection(layer, "short_input"), mixer, weights.projection(layer, "short_output")
     wide = torch.promote_types(weights.read("delta_norm", layer).dtype, torch.float32)
     # how a state decays hangs on these, so that they are never in few bits
@@ -63,6 +68,23 @@ def recurrent_parts(
     apart = in_bits and weights.quantized(roles, layer) is None
     large = [weights.projection(layer, *of) for of in ([[role] for role in roles] if apart else [roles])]
     return JoinedProjection([*large, gains]), mixer, weights.projection(layer, "delta_output")
+
+
+def _state_space(config: ModelConfig, recurrent: StateSpaces, weights: WeightsByRole, layer: int) -> RecurrentMixer:
+    norm_Y = weights.read("space_norm", layer)
+    wide = torch.promote_types(norm_Y.dtype, torch.float32)
+    bias_C = weights.read("space_convolution_bias", layer, wide) if recurrent.convolution_bias else None
+    return StateSpace(
+        CausalConvolution(weights.read("space_convolution", layer, wide)[:, 0], bias_C),
+        recurrent.groups,
+        recurrent.state_dim,
+        decay_H=-weights.read("space_decay", layer, wide).exp(),
+        bias_H=weights.read("space_bias", layer, wide),
+        skip_H=weights.read("space_skip", layer, wide),
+        norm_Y=norm_Y.to(wide),
+        epsilon=config.norm_eps_of_states,
+        step_limit=recurrent.step_limit,
+    )
 
 
 def gated_qkv(config: ModelConfig, weights: WeightsByRole, layer: int) -> Projection:

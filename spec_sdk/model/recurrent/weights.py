@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from spec_sdk.model.config import GatedDeltaNets, ModelConfig
+from spec_sdk.model.config import GatedDeltaNets, ModelConfig, StateSpaces
 from spec_sdk.model.weight_table import MODEL, ONE, QUERIES, Dim, Weight
 
 _LAYER, _BLOCK = "model.layers.{layer}", "blk.{layer}"
@@ -23,6 +24,25 @@ DELTA_VALUES = Dim("delta values", lambda config: _delta(config).values)
 DELTA_CHANNELS = Dim("delta channels", lambda config: 2 * _delta(config).keys + _delta(config).values)
 DELTA_HEADS = Dim("delta heads", lambda config: _delta(config).value_heads)
 DELTA_VALUE = Dim("delta value", lambda config: _delta(config).value_dim)
+
+
+def _space(config: ModelConfig) -> StateSpaces:
+    assert isinstance(config.recurrent, StateSpaces), "its recurrent layers are of another kind"
+    return config.recurrent
+
+
+def _has_convolution_bias(config: ModelConfig) -> bool:
+    return isinstance(config.recurrent, StateSpaces) and config.recurrent.convolution_bias
+
+
+SPACE_INPUT = Dim("state space input", lambda config: _space(config).projected)
+SPACE_CHANNELS = Dim("state space channels", lambda config: _space(config).channels)
+SPACE_HEADS = Dim("state space heads", lambda config: _space(config).heads)
+SPACE_INNER = Dim("state space values", lambda config: _space(config).inner)
+SPACE_GROUPS = Dim("state space groups", lambda config: _space(config).groups)
+SPACE_GROUP = Dim("values of a state space group", lambda config: _space(config).inner // _space(config).groups)
+ALONE = Dim("one of each", lambda config: 1)
+"""That llama.cpp's converter adds."""
 
 
 def is_recurrent(config: ModelConfig, layer: int) -> bool:
@@ -72,6 +92,27 @@ def gated_delta_layers() -> tuple[Weight, ...]:
         row("bias", "dt_bias", "ssm_dt.bias", DELTA_HEADS),
         row("norm", "norm.weight", "ssm_norm.weight", DELTA_VALUE),
         row("output", "out_proj.weight", "ssm_out.weight", MODEL, DELTA_VALUES),
+    )
+
+
+def state_spaces() -> tuple[Weight, ...]:
+    """Mamba-2's, as Granite 4 has them."""
+    hf = f"{_LAYER}.mamba"
+
+    def row(role: str, name: str, gguf: str, *shape: Dim, gguf_shape: tuple[Dim, ...] = (), **how: Any) -> Weight:
+        names = f"{hf}.{name}", f"{_BLOCK}.{gguf}"
+        return Weight(f"space_{role}", *names, shape, in_layer=is_recurrent, gguf_shape=gguf_shape, **how)
+
+    heads, spread = (SPACE_HEADS, ALONE), (SPACE_GROUPS, SPACE_GROUP)
+    return (
+        row("input", "in_proj.weight", "ssm_in.weight", SPACE_INPUT, MODEL),
+        row("convolution", "conv1d.weight", "ssm_conv1d.weight", SPACE_CHANNELS, ONE, TOKENS),
+        row("convolution_bias", "conv1d.bias", "ssm_conv1d.bias", SPACE_CHANNELS, present=_has_convolution_bias),
+        row("decay", "A_log", "ssm_a", SPACE_HEADS, gguf_shape=heads, gguf_negated_exponential=True),
+        row("bias", "dt_bias", "ssm_dt.bias", SPACE_HEADS),
+        row("skip", "D", "ssm_d", SPACE_HEADS, gguf_shape=heads),
+        row("norm", "norm.weight", "ssm_norm.weight", SPACE_INNER, gguf_shape=spread),
+        row("output", "out_proj.weight", "ssm_out.weight", MODEL, SPACE_INNER),
     )
 
 
