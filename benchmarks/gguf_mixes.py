@@ -4,6 +4,7 @@
     python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape gemma3_1b --mixes Q4_0 Q8_0
     python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape qwen3_30b_a3b --mixes Q4_0 Q4_K_M
     python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape gpt_oss_20b --mixes MXFP4
+    python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape qwen3_5_0_8b --mixes Q4_K_M
 
 For each mix of quantisations a model with random weights is written; plain decoding behind a prompt of 64 tokens,
 by turns: in few bits, dense in bfloat16, and llama-cpp-python of the same file, if ``--llama-python`` has one. Also a
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -25,7 +27,8 @@ from typing import Any
 
 from benchmarks.passes import TOKENS, scoring
 from benchmarks.places import RESULTS
-from benchmarks.support.random_gguf import MIXES, SHAPES, write_random_gguf
+from benchmarks.support.random_gguf import MIXES, write_random_gguf
+from benchmarks.support.shapes import SHAPES
 from spec_sdk.bench import timing
 from spec_sdk.bench.output_option import add_output
 from spec_sdk.bench.peers.commands import llama_command
@@ -33,6 +36,7 @@ from spec_sdk.bench.peers.serving import Request
 from spec_sdk.bench.peers.worker import Worker, peer_worker
 from spec_sdk.bench.reports import write_report
 from spec_sdk.bench.scripts import build, pipeline_facts, run_script, script_parser
+from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.tree import TokenTree
 
@@ -58,6 +62,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
             file = Path(directory) / f"{mix}.gguf"
             write_random_gguf(file, mix, shape)
+            # what it is converted to would stay in the cache, of a file that nobody has
+            stack.callback(shutil.rmtree, open_checkpoint(str(file)).directory)
             pipelines = {way: build("pipeline=vanilla", f"model.target={file}", *given) for way, given in WAYS.items()}
             report |= {**pipeline_facts(pipelines["few bits"]), "target": f"{shape.title}, random weights"}
             llama = None

@@ -57,9 +57,24 @@ class Shape:
         eighth = self.layers // 8
         return layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
 
+    def floats_of(self, layer: int, rng: np.random.Generator) -> Mapping[str, npt.NDArray[np.float32]]:
+        """What a layer has in float32 besides norms and routers, by name."""
+        return {name: rng.standard_normal(dims, np.float32) for name, dims in self._biases().items()}
+
+    def add_metadata(self, writer: gguf.GGUFWriter) -> None:
+        """What its architecture says besides."""
+
     @property
-    def floats(self) -> Mapping[str, tuple[int, ...]]:
-        """What every layer has in float32 besides norms and routers, name → dims."""
+    def rotated(self) -> int:
+        """Dimensions of a head that are rotated."""
+        return self.head_dim
+
+    @property
+    def kv_heads_of_layers(self) -> int | list[int]:
+        """KV heads of all layers, or of each."""
+        return self.kv_heads
+
+    def _biases(self) -> Mapping[str, tuple[int, ...]]:
         if not self.biased:
             return {}
         q, kv, experts = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.experts
@@ -99,37 +114,6 @@ class Shape:
             yield f"ffn_down{suffix}", layer, (*stacked, self.hidden, self.inner)
 
 
-SHAPES = {
-    "llama_1b": Shape("a Llama of 1B", "llama", 2048, 8192, 16, 32, 8, 64, 32000),
-    "gemma3_1b": Shape(
-        "a Gemma 3 of 1B",
-        "gemma3",
-        *(1152, 6912, 26, 4, 1, 256, 262144),
-        {"attn_q_norm": 256, "attn_k_norm": 256, "post_attention_norm": 1152, "post_ffw_norm": 1152},
-        window=512,
-    ),
-    "qwen3_30b_a3b": Shape(
-        "6 of 48 layers of Qwen 3 30B-A3B",
-        "qwen3moe",
-        *(2048, 768, 6, 32, 4, 128, 32000),
-        {"attn_q_norm": 128, "attn_k_norm": 128},
-        experts=128,
-        per_token=8,
-    ),
-    "gpt_oss_20b": Shape(
-        "6 of 24 layers of gpt-oss 20B",
-        "gpt-oss",
-        *(2880, 2880, 6, 64, 8, 64, 32000),
-        window=128,
-        experts=32,
-        per_token=4,
-        second_norm="post_attention_norm",
-        tied=False,
-        biased=True,
-    ),
-}
-"""All but the Gemma have smaller vocabularies than the real ones."""
-
 _MORE_BITS = ("attn_v", "ffn_down", "ffn_down_exps")
 KindOf = Callable[[Shape, str, int], str]
 """What a tensor is stored as, by its name without its layer's number, and that number."""
@@ -157,7 +141,7 @@ MIXES: dict[str, KindOf] = {
 """Those of K-quants, and IQ4_XS, take rows of whole 256."""
 
 
-def write_random_gguf(path: Path, mix: str, shape: Shape = SHAPES["llama_1b"]) -> None:
+def write_random_gguf(path: Path, mix: str, shape: Shape) -> None:
     """A model in one of :data:`MIXES`, whose tokens are bytes and nothing else."""
     writer, rng = gguf.GGUFWriter(path, shape.architecture), np.random.default_rng(0)
     writer.add_context_length(8192)
@@ -165,12 +149,12 @@ def write_random_gguf(path: Path, mix: str, shape: Shape = SHAPES["llama_1b"]) -
     writer.add_block_count(shape.layers)
     writer.add_feed_forward_length(shape.inner)
     writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_head_count_kv(shape.kv_heads_of_layers)
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500000.0)
-    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_dimension_count(shape.rotated)
     writer.add_vocab_size(shape.vocabulary)
     if shape.window is not None:
         writer.add_sliding_window(shape.window)
@@ -178,10 +162,11 @@ def write_random_gguf(path: Path, mix: str, shape: Shape = SHAPES["llama_1b"]) -
         writer.add_expert_count(shape.experts)
         writer.add_expert_used_count(shape.per_token)
         writer.add_expert_feed_forward_length(shape.inner)
+    shape.add_metadata(writer)
     _add_tokenizer(writer, shape.vocabulary)
-    for name, dims in shape.floats.items():
-        for layer in range(shape.layers):
-            writer.add_tensor(f"blk.{layer}.{name}", rng.standard_normal(dims, np.float32))
+    for layer in range(shape.layers):
+        for name, values in shape.floats_of(layer, rng).items():
+            writer.add_tensor(f"blk.{layer}.{name}", values)
     for name, layer, dims in shape.tensors():
         stored = f"{name}.weight" if layer < 0 else f"blk.{layer}.{name}.weight"
         if len(dims) == 1:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import gguf_mixes
-from benchmarks.support.random_gguf import SHAPES
+from benchmarks.support.shapes import SHAPES
 
 SMALL: dict[str, Any] = {"hidden": 256, "inner": 512, "layers": 8, "heads": 4, "kv_heads": 2, "vocabulary": 1024}
 

@@ -1,0 +1,52 @@
+"""Shapes of models that GGUF files of random weights are made of, by what ``benchmarks.gguf_mixes`` calls them."""
+
+from __future__ import annotations
+
+from benchmarks.support.random_gguf import Shape
+from benchmarks.support.recurrent_shapes import ConvolutionShape, DeltaShape
+
+SHAPES = {
+    "llama_1b": Shape("a Llama of 1B", "llama", 2048, 8192, 16, 32, 8, 64, 32000),
+    "gemma3_1b": Shape(
+        "a Gemma 3 of 1B",
+        "gemma3",
+        *(1152, 6912, 26, 4, 1, 256, 262144),
+        {"attn_q_norm": 256, "attn_k_norm": 256, "post_attention_norm": 1152, "post_ffw_norm": 1152},
+        window=512,
+    ),
+    "qwen3_30b_a3b": Shape(
+        "6 of 48 layers of Qwen 3 30B-A3B",
+        "qwen3moe",
+        *(2048, 768, 6, 32, 4, 128, 32000),
+        {"attn_q_norm": 128, "attn_k_norm": 128},
+        experts=128,
+        per_token=8,
+    ),
+    "gpt_oss_20b": Shape(
+        "6 of 24 layers of gpt-oss 20B",
+        "gpt-oss",
+        *(2880, 2880, 6, 64, 8, 64, 32000),
+        window=128,
+        experts=32,
+        per_token=4,
+        second_norm="post_attention_norm",
+        tied=False,
+        biased=True,
+    ),
+    "qwen3_5_0_8b": DeltaShape(
+        "a Qwen 3.5 of 0.8B",
+        "qwen35",
+        *(1024, 3584, 24, 8, 2, 256, 32000),
+        {"attn_q_norm": 256, "attn_k_norm": 256},
+        second_norm="post_attention_norm",
+        interval=4,
+    ),
+    "lfm2_1_2b": ConvolutionShape(
+        "an LFM2 of 1.2B",
+        "lfm2",
+        *(2048, 8192, 16, 32, 8, 64, 32000),
+        {"attn_q_norm": 64, "attn_k_norm": 64},
+        interval=3,
+    ),
+}
+"""All but the Gemma have smaller vocabularies than the real ones."""
