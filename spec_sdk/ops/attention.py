@@ -79,6 +79,12 @@ class Ops:
         """
         return None
 
+    def recurrent_mixer(self, mixer: Any) -> Any:
+        """What a recurrent layer computes between its projections (a ``RecurrentMixer``), in the form that this backend
+        computes fastest. Asked once, at load.
+        """
+        return mixer
+
     def whole_pass(self, decoder: Any) -> Callable[..., Any] | None:
         """What runs a decoder's plain passes in one call, ``(inputs, cache, taps, logits) → (what leaves the last block
         [B, N, M], tapped states, layer → [B, N, M], logits [B, n, R])``, or returns None for a pass that it leaves to

@@ -36,7 +36,9 @@ from tests.doctor.wrong_ops import Wrong
 
 CPU = torch.device("cpu")
 COMPUTES_NOTHING = {"before_pass", "fast_in_bits", "keys_to_read"}
-OF_THEIR_OWN = {"accept", "accept_in_pass", "drawing", "head_block", "least_kept", "path_grower", "whole_pass"}
+OF_THEIR_OWN = {"accept", "accept_in_pass", "drawing", "head_block", "least_kept", "path_grower", "whole_pass"} | {
+    "recurrent_mixer"
+}
 """Operations without tensors to compare in every case, tested in :mod:`spec_sdk.diagnosis.self_tests`."""
 
 

@@ -14,11 +14,12 @@ import torch
 
 from spec_sdk.model.compiler import processor
 from spec_sdk.ops import PLAIN
-from spec_sdk_backends.native import attention, library, products, side_by_side
+from spec_sdk_backends.native import attention, library, mixers, products, side_by_side
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.side_by_side import SideBySide
 from tests.native.test_attention import BATCHES, KEPT, PATHS, SPECS, Kept, compare_with_float64, compare_with_paths
 from tests.native.test_products import DTYPES, FORMS, quantized, random, sizes
+from tests.native.test_recurrent import NAMES, compare_trees
 from tests.native.test_rounded_rows import exactly_rounded
 
 PROCESSORS = {"haswell": "avx2", "skylake-avx512": "avx512dq"}
@@ -40,7 +41,7 @@ def _kernels_for_others(request: pytest.FixtureRequest, tmp_path_factory: pytest
         loaded = ctypes.CDLL(str(path))
         library._declare(loaded)
         assert library._works(loaded)
-        for module in (attention, products, side_by_side):
+        for module in (attention, mixers, products, side_by_side):
             patch.setattr(module, "library", lambda: loaded)
         yield
 
@@ -92,3 +93,10 @@ def test_attention(name: str, kept: Kept) -> None:
 @pytest.mark.parametrize("shape", PATHS)
 def test_attention_along_paths(shape: str, kept: Kept) -> None:
     compare_with_paths(101, PATHS[shape], kept, PLAIN)
+
+
+@pytest.mark.usefixtures("_kernels_for_others")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_recurrent_layers(name: str, dtype: torch.dtype) -> None:
+    compare_trees(name, 49, dtype)

@@ -49,6 +49,7 @@ def recurrent_parts(
         return weights.projection(layer, "space_input"), mixer, weights.projection(layer, "space_output")
     if not isinstance(recurrent, GatedDeltaNets):
         mixer = ShortConvolution(CausalConvolution(weights.read("short_convolution", layer)[:, 0]))
+        mixer = weights.ops.recurrent_mixer(mixer)
         return weights.projection(layer, "short_input"), mixer, weights.projection(layer, "short_output")
     wide = torch.promote_types(weights.read("delta_norm", layer).dtype, torch.float32)
     # how a state decays hangs on these, so that they are never in few bits
@@ -67,6 +68,7 @@ def recurrent_parts(
     in_bits = any(weights.quantized((role,), layer) for role in roles)
     apart = in_bits and weights.quantized(roles, layer) is None
     large = [weights.projection(layer, *of) for of in ([[role] for role in roles] if apart else [roles])]
+    mixer = weights.ops.recurrent_mixer(mixer)
     return JoinedProjection([*large, gains]), mixer, weights.projection(layer, "delta_output")
 
 

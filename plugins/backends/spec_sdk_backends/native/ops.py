@@ -27,6 +27,7 @@ from spec_sdk_backends.native.growing import NativePathGrower, native_path_growe
 from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.mass import drawing
+from spec_sdk_backends.native.mixers import native_mixer
 from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.products import NativeProjection, NativeProjectionStack
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
@@ -95,6 +96,9 @@ class NativeOps(Ops):
 
     def head_block(self, head: Any) -> NativeHeadBlock | None:
         return native_head_block(head)
+
+    def recurrent_mixer(self, mixer: Any) -> Any:
+        return native_mixer(mixer)
 
     def whole_pass(self, decoder: Any) -> NativeWholePass | None:
         return native_whole_pass(decoder)

@@ -1,6 +1,7 @@
 // What Python calls. dtype: 0 float32, 1 bfloat16. Nothing is checked here: the callers know their tensors.
 #include "blocks.h"
 #include "forward.h"
+#include "gated_delta.h"
 #include "growing.h"
 #include "laying.h"
 #include "mass.h"
@@ -217,6 +218,31 @@ double spec_mass_beyond(const Mass* beyond, const Mass* p, double p_sum, const M
 double spec_mass_without(const Mass* mass, int64_t token) { return mass_without(*mass, token); }
 
 int64_t spec_draw(const Mass* mass, double uniform) { return drawn(*mass, uniform); }
+
+// given [N, H V]: what one request's rows [N, X] get of a gated delta net, as gated_delta.h says; they are written to
+// what is kept of it
+void spec_gated_delta(int dtype, const DeltaNet* net, const Kept* kept, const NewRows* rows, const void* projected,
+                      int64_t stride, void* given, int threads) {
+    Paths paths(*rows);
+    int64_t apart = net->values();
+#pragma omp parallel num_threads(threads)
+    if (dtype)
+        gated_delta<bf16>(*net, *kept, paths, (const bf16*)projected, stride, (bf16*)given, apart);
+    else
+        gated_delta<float>(*net, *kept, paths, (const float*)projected, stride, (float*)given, apart);
+}
+
+// given [N, M]: the same of a short convolution, as convolution.h says
+void spec_short_convolution(int dtype, const Convolution* by, const Kept* kept, const NewRows* rows,
+                            const void* projected, int64_t stride, void* given, int threads) {
+    Paths paths(*rows);
+    int64_t apart = by->channels;
+#pragma omp parallel num_threads(threads)
+    if (dtype)
+        short_convolution<bf16>(*by, *kept, paths, (const bf16*)projected, stride, (bf16*)given, apart);
+    else
+        short_convolution<float>(*by, *kept, paths, (const float*)projected, stride, (float*)given, apart);
+}
 
 // a token tree of the most probable paths, or a drawn chain, behind what is committed, as growing.h says
 void spec_grow(int dtype, const DraftModel* model, const Growing* growing, const Cache* cache, int threads) {

@@ -1,0 +1,57 @@
+// Rows of one request behind a recurrent layer's state, and which earlier rows each goes on from.
+#pragma once
+
+#include <vector>
+
+#include "scalars.h"
+
+// Rows that go to the cache columns from ``first`` on, behind ``prefix`` committed tokens. query [count], start and end
+// [first + count - prefix], as query_start, key_start and key_end of Pass; null: a chain right behind the prefix.
+extern "C" struct NewRows {
+    int64_t prefix, first, count;
+    const int32_t *query, *start, *end;
+};
+
+// What one layer keeps of a request: its state behind ``length`` tokens, and rows from ``lead`` tokens before it on.
+extern "C" struct Kept {
+    int64_t length, lead;
+    int64_t room;         // R rows
+    void* x;              // [R, C], in the dtype of the rows
+    float *k, *u, *path;  // [G, R, D], [H, R, V] and [H, R]; null where only a convolution goes on from earlier rows
+    const float* memory;  // [H, V, D], as these
+
+    // where the row of a cache column lies
+    int64_t index(int64_t column) const { return column - length + lead; }
+};
+
+class Paths {
+  public:
+    explicit Paths(const NewRows& of) : rows(of), _slots(of.count * slots()), _count(of.count) {
+        int64_t earlier = of.first - of.prefix;
+        for (int64_t n = 0; n < of.count; n++) {
+            int32_t *to = &_slots[n * slots()], count = 0;
+            for (int32_t s = 0; s < earlier + n; s++)
+                if (!of.query || (of.start[s] <= of.query[n] && of.query[n] < of.end[s])) to[count++] = s;
+            _count[n] = count;
+        }
+    }
+
+    // tree slots, of which the last are these rows
+    int64_t slots() const { return rows.first + rows.count - rows.prefix; }
+
+    // the column of the row so many rows before row n on its path; that of n itself for 0
+    int64_t column(int64_t n, int64_t back) const {
+        if (!back) return rows.first + n;
+        int64_t i = _count[n] - back;
+        return rows.prefix + (i < 0 ? i : slot(n)[i]);
+    }
+
+    // the tree slots before row n on its path, the oldest first
+    const int32_t* slot(int64_t n) const { return &_slots[n * slots()]; }
+    int64_t count(int64_t n) const { return _count[n]; }
+
+    const NewRows rows;
+
+  private:
+    std::vector<int32_t> _slots, _count;
+};
