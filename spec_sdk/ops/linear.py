@@ -36,6 +36,11 @@ class Projection:
         return self._weight_OI
 
     @property
+    def parts(self) -> tuple[Projection, ...]:
+        """The matrices that it is made of, whose outputs lie one after the other."""
+        return (self,)
+
+    @property
     def inputs(self) -> int:
         return self._weight_OI.shape[1]
 
@@ -65,33 +70,37 @@ class JoinedProjection(Projection):
     """Several projections of one input, their outputs one after the other."""
 
     def __init__(self, parts: Sequence[Projection]) -> None:
-        self.parts = tuple(parts)
+        self._parts = tuple(parts)
         self.bias_O = None
 
     @property
+    def parts(self) -> tuple[Projection, ...]:
+        return self._parts
+
+    @property
     def weight_OI(self) -> torch.Tensor:
-        return torch.cat([part.weight_OI for part in self.parts])
+        return torch.cat([part.weight_OI for part in self._parts])
 
     @property
     def inputs(self) -> int:
-        return self.parts[0].inputs
+        return self._parts[0].inputs
 
     @property
     def outputs(self) -> int:
-        return sum(part.outputs for part in self.parts)
+        return sum(part.outputs for part in self._parts)
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.parts)
+        return sum(part.nbytes for part in self._parts)
 
     def holds(self, weight_OI: torch.Tensor) -> bool:
-        return any(part.holds(weight_OI) for part in self.parts)
+        return any(part.holds(weight_OI) for part in self._parts)
 
     def rows(self, row_K: torch.Tensor) -> torch.Tensor:
         return self.weight_OI[row_K]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([part(x) for part in self.parts], -1)
+        return torch.cat([part(x) for part in self._parts], -1)
 
 
 class ProjectionStack:

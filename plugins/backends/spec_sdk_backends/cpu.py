@@ -18,6 +18,7 @@ from spec_sdk.model.compilation import Compilation, choice_of
 from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.recurrent.decoder import RecurrentDecoder
 from spec_sdk.model.tensor_parallel import ShardedSource
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
@@ -26,6 +27,7 @@ from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, un
 from spec_sdk_backends.native.library import find, uses_amx
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.prompts_in_parts import blocks_round_rows, runs_in_parts
+from spec_sdk_backends.native.recurrent_decoder import NativeRecurrentDecoder, unknown_recurrent
 from spec_sdk_backends.native.structures import DTYPES
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
@@ -183,6 +185,8 @@ class CpuBackend(Backend):
         not_native = self._not_native(decoder)
         if not_native is None:
             self._compilation.eager_because = "the native kernels run whole blocks"
+            if isinstance(decoder, RecurrentDecoder):
+                return self._with_states(decoder)
             # a shard's wide passes go stage by stage
             divided = isinstance(checkpoint, ShardedSource)
             in_parts = self.deterministic or (not divided and runs_in_parts(decoder, self.ops))
@@ -197,6 +201,12 @@ class CpuBackend(Backend):
             leave_rows_exact(decoder)
         return TorchExecutor(self._compilation.of(decoder), self.ops, not_native)
 
+    def _with_states(self, decoder: RecurrentDecoder) -> Executor:
+        if self._activations == AUTO:
+            # last bits of a row hang on which rows before it are in the state, and would tip codes
+            leave_rows_exact(decoder)
+        return TorchExecutor(NativeRecurrentDecoder(decoder), self.ops, "rows are folded into states as they are fed")
+
     def _not_native(self, decoder: Decoder) -> str | None:
         """Why a decoder's blocks do not run in the native kernels, whose rows do not depend on one another."""
         if self._no_native_kernels:
@@ -206,7 +216,7 @@ class CpuBackend(Backend):
         if decoder.dtype not in DTYPES:
             dtype = str(decoder.dtype).removeprefix("torch.")
             return f"the native kernels do not compute in {dtype}; use model.dtype=float32 or bfloat16"
-        unknown = unknown_block(decoder)
+        unknown = unknown_recurrent(decoder) if isinstance(decoder, RecurrentDecoder) else unknown_block(decoder)
         return unknown and f"the native kernels do not run its blocks: {unknown}"
 
     def _tell_of_slow_kernels(self) -> None:

@@ -19,7 +19,7 @@ from spec_sdk.model.decoder import ForwardPass, Rotations
 from spec_sdk.model.gated_attention import GatedAttention
 from spec_sdk.model.kv_cache import is_exact
 from spec_sdk.model.recurrent.cache import RecurrentCache, RecurrentPassCache
-from spec_sdk.ops.linear import JoinedProjection, Projection
+from spec_sdk.ops.linear import Projection
 
 
 class RecurrentDecoder(GatedAttention):
@@ -32,11 +32,7 @@ class RecurrentDecoder(GatedAttention):
 
     @property
     def projections(self) -> list[Projection]:
-        return [
-            part
-            for whole in super().projections
-            for part in (whole.parts if isinstance(whole, JoinedProjection) else [whole])
-        ]
+        return [part for whole in super().projections for part in whole.parts]
 
     @property
     def data_dependent(self) -> str | None:

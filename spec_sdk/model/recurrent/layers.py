@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.model.recurrent.paths import RowPaths
-from spec_sdk.model.recurrent.state import LEAST_PENDING, RecurrentState
+from spec_sdk.model.recurrent.state import RecurrentState
 from spec_sdk.ops import Ops
 
 CHUNK = 64
@@ -34,8 +34,7 @@ class RecurrentMixer(ABC):
 
     def __call__(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         """What one request's rows get [N, outputs]; their own rows are written to the state."""
-        is_prompt = paths.part is None and paths.count > LEAST_PENDING
-        if not is_prompt:
+        if not paths.is_prompt:
             return self._settled_rows(projected_NX, state, paths, ops, False)
         mixed = [
             self._settled_rows(projected_NX[first : first + CHUNK], state, paths.chunk(first, end), ops, True)
@@ -49,8 +48,7 @@ class RecurrentMixer(ABC):
     def _settled_rows(
         self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops, in_prompt: bool
     ) -> torch.Tensor:
-        state.settle(paths.prefix, in_prompt)
-        state.reserve(paths.end)
+        state.go_on(paths.prefix, paths.end, in_prompt)
         return self.rows(projected_NX, state, paths, ops)
 
     @abstractmethod

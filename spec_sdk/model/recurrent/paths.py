@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from spec_sdk.model.recurrent.state import LEAST_PENDING
 from spec_sdk.ops.pass_inputs import PassPart
 
 
@@ -38,6 +39,11 @@ class RowPaths:
     def end(self) -> int:
         """The column behind the last row."""
         return self.first + self.count
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether these are so many rows of a chain that they are committed, all of them."""
+        return self.part is None and self.count > LEAST_PENDING
 
     def chunk(self, start: int, end: int) -> RowPaths:
         """Rows ``start`` … ``end - 1`` of a chain, of which the earlier ones count as prefix."""

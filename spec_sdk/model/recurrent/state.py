@@ -61,6 +61,7 @@ class RecurrentState:
         self.memory_HVD = memory_HVD
         self.snapshots: list[Snapshot] = []
         self._after_prompt = False
+        self._end = 0
 
     @property
     def nbytes(self) -> int:
@@ -73,8 +74,14 @@ class RecurrentState:
         """Where the row of a cache column lies."""
         return column - self.length + self.lead
 
+    def go_on(self, prefix: int, end: int, in_prompt: bool) -> None:
+        """Fold old rows, as :meth:`settle` does, and have room for those up to column ``end``."""
+        self.settle(prefix, in_prompt)
+        self.reserve(end)
+
     def reserve(self, end: int) -> None:
         """Have room for the rows of columns before ``end``."""
+        self._end = end
         needed, there = self.index(end), self.rows[0].shape[-2]
         if needed > there:
             self.rows = tuple(_longer(tensor, max(needed, there + there // 2)) for tensor in self.rows)
@@ -146,9 +153,14 @@ class RecurrentState:
             path_HP = path_HR1[:, folded, 0].clone()
             self.memory_HVD = folded_state(self.memory_HVD, k_GRD[:, folded], u_HRV[:, folded], path_HP)
             path_HR1 -= path_HP[:, -1:, None]
+        reach = self._reach(count)
         for tensor in self.rows:
-            tensor[..., : tensor.shape[-2] - count, :] = tensor[..., count:, :].clone()
+            tensor[..., : reach - count, :] = tensor[..., count:reach, :].clone()
         self.length += count
+
+    def _reach(self, count: int) -> int:
+        """How many of the rows mean something before ``count`` are folded: to the end of the last pass."""
+        return min(max(self.index(self._end), self.lead + count), self.rows[0].shape[-2])
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(

@@ -34,7 +34,7 @@ from spec_sdk_backends.native.feed_forward import (
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
-from spec_sdk_backends.native.structures import ACTIVATIONS, DTYPES, Block, Cache, Gain, Pass, Shape, address
+from spec_sdk_backends.native.structures import ACTIVATIONS, DTYPES, Block, Cache, Gain, Matrix, Pass, Shape, address
 
 
 def unknown_block(decoder: Decoder) -> str | None:
@@ -54,7 +54,7 @@ def unknown_stages(decoder: Decoder) -> str | None:
     for layer, block in enumerate(decoder.blocks):
         if not all(Gain.suits(gain, decoder.dtype) for gain in _gains_of(block, block.input_norm_M)):
             return f"layer {layer} has gains in another dtype than its weights"
-        if not (is_native(block.qkv) and is_native(block.output)):
+        if not all(map(is_native, (*block.qkv.parts, block.output))):
             return f"layer {layer} has linear layers of another kind"
         unknown = unknown_feed_forward(block.mlp, decoder.dtype)
         if unknown is not None:
@@ -265,11 +265,15 @@ def shape_of(decoder: Decoder) -> Shape:
     )
 
 
-def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None) -> Block:
-    """One block for the kernels, with this gain on what its attention reads; None for no norm."""
+def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None, qkv: Matrix | None = None) -> Block:
+    """One block for the kernels, with this gain on what its attention reads; None for no norm.
+
+    ``qkv``: in the place of its own matrix.
+    """
     block, spec = decoder.blocks[layer], decoder.kinds[layer].attention
     return Block(
-        *map(matrix_of, (block.qkv, block.output)),
+        matrix_of(block.qkv) if qkv is None else qkv,
+        matrix_of(block.output),
         *feed_forward_of(block.mlp),
         *(Gain.of(gain, decoder.dtype) for gain in _gains_of(block, input_norm_M)),
         spec.scale_for(decoder.config.head_dim),

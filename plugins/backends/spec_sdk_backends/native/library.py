@@ -206,6 +206,8 @@ def _declare(loaded: Any) -> None:
         "before": [pointer, pointer, whole, pointer, pointer, pointer, pointer, pointer],
         "after": [pointer, pointer, whole, pointer, pointer],
         "norm": [pointer, whole, whole, pointer, number, pointer],
+        "mixed_blocks": [pointer, pointer, whole, pointer, pointer, whole, *([pointer] * 6)],
+        "fold": [pointer, pointer, whole, whole, pointer],
         "gated_delta": [*([pointer] * 4), whole, pointer],
         "short_convolution": [*([pointer] * 4), whole, pointer],
         "grow": [pointer, pointer, pointer],

@@ -6,52 +6,19 @@ of the input projection, Y those of a delta net.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Self
 
 import torch
 
-from spec_sdk.model.recurrent.layers import CausalConvolution, GatedDeltaNet, RecurrentMixer, ShortConvolution
+from spec_sdk.model.recurrent.layers import GatedDeltaNet, RecurrentMixer, ShortConvolution
 from spec_sdk.model.recurrent.paths import RowPaths
 from spec_sdk.model.recurrent.state import RecurrentState
 from spec_sdk.ops import Ops
-from spec_sdk_backends.native.kept_rows import Kept, NewRows
+from spec_sdk_backends.native.folding import NativeState
 from spec_sdk_backends.native.library import library
-from spec_sdk_backends.native.structures import DTYPES, address, in_a_row
-
-_WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
-
-
-class Convolution(ctypes.Structure):
-    _fields_ = [("seen", _WHOLE), ("channels", _WHOLE), ("weights", _POINTER)]
-
-    @classmethod
-    def of(cls, convolution: CausalConvolution) -> Self:
-        weight_KC = in_a_row(convolution.weight_CK.float().T)
-        made = cls(*weight_KC.shape, weight_KC.data_ptr())
-        made.tensors = [weight_KC]
-        return made
-
-
-class DeltaNet(ctypes.Structure):
-    _fields_ = [
-        ("convolution", Convolution),
-        *((name, _WHOLE) for name in ("key_heads", "value_heads", "key_dim", "value_dim", "tiled")),
-        ("epsilon", ctypes.c_double),
-        *((name, _POINTER) for name in ("decay", "bias", "norm")),
-    ]
-
-    @classmethod
-    def of(cls, net: GatedDeltaNet) -> Self:
-        convolution = Convolution.of(net.convolution)
-        tensors = [in_a_row(tensor) for tensor in (net.decay_H, net.bias_H, net.norm_V)]
-        (H,), (V,) = net.decay_H.shape, net.norm_V.shape
-        places = (tensor.data_ptr() for tensor in tensors)
-        made = cls(convolution, net.key_heads, H, net.key_dim, V, net.tiled, net.epsilon, *places)
-        made.tensors = [*convolution.tensors, *tensors]
-        return made
+from spec_sdk_backends.native.recurrent_structures import Convolution, DeltaNet, Kept, NewRows
+from spec_sdk_backends.native.structures import DTYPES, address
 
 
 def native_mixer(mixer: RecurrentMixer) -> RecurrentMixer:
@@ -98,6 +65,10 @@ class NativeDeltaNet(GatedDeltaNet):
     def native(self) -> DeltaNet:
         """What the kernels are given of it."""
         return DeltaNet.of(self)
+
+    def new_state(self, device: torch.device, dtype: torch.dtype) -> RecurrentState:
+        made = super().new_state(device, dtype)
+        return NativeState(self.native, made.lead, made.rows, made.memory_HVD)
 
     def rows(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         if not _takes(projected_NX, state):

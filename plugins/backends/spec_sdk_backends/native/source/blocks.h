@@ -27,11 +27,12 @@ template <class T> struct Buffers {
     Room room;
 };
 
+// ``projected`` and ``attended``: numbers of a row before and behind attention, or what is in its place, if more
 template <class T>
 Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosines, const void* const* sines,
-                const int32_t* position, Buffers<T>& buffers, Team& team) {
-    buffers.qkv.resize(rows * (shape.heads + 2 * shape.kv_heads) * shape.dim);
-    buffers.attended.resize(rows * shape.heads * shape.dim);
+                const int32_t* position, Buffers<T>& buffers, Team& team, int64_t projected = 0, int64_t attended = 0) {
+    buffers.qkv.resize(rows * std::max(projected, (shape.heads + 2 * shape.kv_heads) * shape.dim));
+    buffers.attended.resize(rows * std::max(attended, shape.heads * shape.dim));
     buffers.active.resize(rows * shape.mlp);
     buffers.given.resize(rows * shape.model);
     buffers.scores.resize(rows * shape.experts);
@@ -39,6 +40,25 @@ Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosin
     return {shape, rows, h, buffers.qkv.data(), buffers.attended.data(), buffers.active.data(), buffers.given.data(),
             buffers.scores.data(), buffers.products.data(),
             (const T* const*)cosines, (const T* const*)sines, position, &buffers.room.spans, &buffers.room.sums, &team};
+}
+
+// attended [rows, H D] of one block, whose keys and values are written to cache layer ``layer``
+template <class T>
+void attend_in_block(const Block& block, const Sight& sight, const Cache& cache, int64_t layer, const Work<T>& work,
+                     Own<T>& own) {
+    project_qkv(block, work, own);
+    work.team->meet();
+    normalise_all_heads(block, work);
+    rotate_heads(block, work, [&](int64_t r, int64_t g) { write_cache(block, work, cache, layer, sight.pass, r, g); });
+    work.team->meet();
+    attend<T>(heads_of(work.shape, block), sight, work.qkv, block.qkv.outputs, cache, layer, *work.spans, *work.sums,
+              *work.team, work.attended);
+}
+
+// what leaves a block, when all have met and before h changes
+template <class T> void keep_rows(const Work<T>& work, T* to) {
+    Team::Part part = Team::part_of(work.rows * work.shape.model);
+    std::copy(work.h + part.first, work.h + part.end, to + part.first);
 }
 
 // ``group``: of each block the number of its group, whose attention reads what enters the group; null: of each its own.
@@ -63,21 +83,11 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
         thread_local Own<T> own;
         for (int64_t i = 0; i < count; i++) {
             const Block& block = of[i];
-            Heads heads = heads_of(shape, block);
             if (group && (!i || group[i] != group[i - 1])) {
-                Team::Part part = Team::part_of(work.rows * shape.model);
-                std::copy(h + part.first, h + part.end, buffers.entered.data() + part.first);
+                keep_rows(work, buffers.entered.data());
                 team.meet();
             }
-            project_qkv(block, work, own);
-            team.meet();
-            normalise_all_heads(block, work);
-            rotate_heads(block, work, [&](int64_t r, int64_t g) {
-                write_cache(block, work, cache, first + i, pass, r, g);
-            });
-            team.meet();
-            attend<T>(heads, sight, work.qkv, block.qkv.outputs, cache, first + i, *work.spans, *work.sums, team,
-                      work.attended);
+            attend_in_block(block, sight, cache, first + i, work, own);
             team.meet();
             add_attention(block, work, own);
             team.meet();
@@ -85,11 +95,7 @@ void blocks(const Shape& shape, const Block* of, int64_t first, int64_t count, c
             add_feed_forward(block, work, own);
             team.meet();
             if (ranks && ranks->lost) break;
-            if (left && left[i]) {
-                // all have met again before h changes
-                Team::Part part = Team::part_of(work.rows * shape.model);
-                std::copy(h + part.first, h + part.end, (T*)left[i] + part.first);
-            }
+            if (left && left[i]) keep_rows(work, (T*)left[i]);
         }
     }
 }

@@ -50,12 +50,20 @@ inline float dot(const float* a, const float* b, int64_t size) {
     return sum_of(sum);
 }
 
+constexpr int64_t AHEAD = 8;  // outputs whose weights are fetched before they are read
+
+// into the cache soon, if there is such memory
+inline void fetch(const float* from, int64_t count) {
+    for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(from + i);
+}
+
 // y[r * in_tiles(outputs) + o] = w[o] · x[r], rows of both one behind the other
 inline void dots(const float* w, int64_t outputs, const float* x, int64_t rows, int64_t size, float* y) {
     int64_t stride = in_tiles(outputs);
     for (int64_t o = 0; o < outputs; o += TILE_OUTPUTS) {
         const float* at[TILE_OUTPUTS];
         for (int64_t c = 0; c < TILE_OUTPUTS; c++) at[c] = w + std::min(o + c, outputs - 1) * size;
+        fetch(w + (o + AHEAD) * size, TILE_OUTPUTS * size);
         for (int64_t r = 0; r < rows; r += TILE_ROWS)
             with_count(std::min<int64_t>(TILE_ROWS, rows - r), [&](auto count) {
                 tile<float, decltype(count)::value>(at, x + r * size, size, size, y + r * stride + o, stride);
@@ -161,15 +169,16 @@ template <class T> class DeltaHeads {
         int64_t D = _net.key_dim, V = _net.value_dim;
         const float* state = _room.from_state.data();
         int64_t stride = in_tiles(V), own = _behind - _rows;
-        dots(_kept.memory + h * V * D, V, _room.both.data(), 2 * _rows, D, _room.from_state.data());
         float* u = _kept.u + (h * _kept.room + _kept.lead) * V;
+        fetch(u, (_behind - _rows) * V);
+        dots(_kept.memory + h * V * D, V, _room.both.data(), 2 * _rows, D, _room.from_state.data());
         float* path = _kept.path + h * _kept.room + _kept.lead;
         for (int64_t n = 0; n < _rows; n++) {
             const T* row = _projected + n * _stride + _net.convolution.channels;
             const T* gains = row + _net.values();
             float step = to_float(gains[_net.value_heads + head]) + _net.bias[head];
             int64_t count = find_path(n);
-            float decay = (count ? path[_room.place[count - 1]] : 0.0f) + _net.decay[head] * softplus(step);
+            float decay = decay_before(count, path) + _net.decay[head] * softplus(step);
             path[own + n] = decay;
             weigh_path(n, count, path);
             float *sum = _room.sums.data(), *o = sum + V, *to = u + (own + n) * V;
@@ -190,6 +199,15 @@ template <class T> class DeltaHeads {
         int64_t count = _paths.count(n);
         for (int64_t i = 0; i < count; i++) _room.place[_pending + i] = int32_t(_pending) + _paths.slot(n)[i];
         return _pending + count;
+    }
+
+    // Γ of the path that these rows are: of the last one, if it is new; it falls along a path, so that of an earlier one is
+    // the least, as it is of rows that were committed without being one
+    float decay_before(int64_t count, const float* path) const {
+        if (count && _room.place[count - 1] >= _behind - _rows) return path[_room.place[count - 1]];
+        float least = 0.0f;
+        for (int64_t j = 0; j < count; j++) least = std::min(least, path[_room.place[j]]);
+        return least;
     }
 
     // what is left of each of them, times its scores

@@ -1,10 +1,12 @@
 // What Python calls. dtype: 0 float32, 1 bfloat16. Nothing is checked here: the callers know their tensors.
 #include "blocks.h"
+#include "folding.h"
 #include "forward.h"
 #include "gated_delta.h"
 #include "growing.h"
 #include "laying.h"
 #include "mass.h"
+#include "mixed_blocks.h"
 #include "product.h"
 #include "speculative.h"
 #include "top.h"
@@ -193,6 +195,18 @@ void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t 
                       position, threads, nullptr, left);
 }
 
+// the same of blocks of which some carry a state, as mixed_blocks.h says; nothing is read beside h
+void spec_mixed_blocks(int dtype, const Shape* shape, const MixedBlock* of, int64_t count, const Pass* pass,
+                       const Cache* cache, int64_t layer, const Kept* kept, void* h, const void* const* cosines,
+                       const void* const* sines, const int32_t* position, void* const* left, int threads) {
+    if (dtype)
+        mixed_blocks<bf16>(*shape, of, count, *pass, *cache, layer, kept, (bf16*)h, cosines, sines, position, left,
+                           threads);
+    else
+        mixed_blocks<float>(*shape, of, count, *pass, *cache, layer, kept, (float*)h, cosines, sines, position, left,
+                            threads);
+}
+
 // a whole pass, as forward.h says, of these ranks or, where null, of this process alone; whether it was made
 int spec_forward(int dtype, const Model* model, const Pass* pass, const Cache* cache, const int32_t* token,
                   const void* const* cosines, const void* const* sines, void* h, void* const* left,
@@ -230,6 +244,15 @@ void spec_gated_delta(int dtype, const DeltaNet* net, const Kept* kept, const Ne
         gated_delta<bf16>(*net, *kept, paths, (const bf16*)projected, stride, (bf16*)given, apart);
     else
         gated_delta<float>(*net, *kept, paths, (const float*)projected, stride, (float*)given, apart);
+}
+
+// to [H, V, D]: the state behind ``count`` more rows, as folding.h says
+void spec_fold(int dtype, const DeltaNet* net, const Kept* kept, int64_t count, int64_t reach, float* to, int threads) {
+#pragma omp parallel num_threads(threads)
+    if (dtype)
+        fold<bf16>(*net, *kept, count, reach, to);
+    else
+        fold<float>(*net, *kept, count, reach, to);
 }
 
 // given [N, M]: the same of a short convolution, as convolution.h says

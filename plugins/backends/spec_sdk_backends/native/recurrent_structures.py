@@ -1,7 +1,7 @@
-"""What the kernels of recurrent layers are given of a request, field by field as ``source/paths.h`` declares it.
+"""What the kernels of recurrent layers are given, field by field as ``source/`` declares it.
 
-Legend: N rows, T tree slots, R rows that a state has room for, C channels, G key heads, H value heads, D key dim,
-V value dim.
+Legend: N rows, T tree slots, R rows that a state has room for, K tokens that a convolution sees, C channels, G key
+heads, H value heads, D key dim, V value dim.
 """
 
 from __future__ import annotations
@@ -11,10 +11,46 @@ from typing import Self
 
 import torch
 
+from spec_sdk.model.recurrent.layers import CausalConvolution, GatedDeltaNet
 from spec_sdk.model.recurrent.paths import RowPaths
 from spec_sdk.model.recurrent.state import RecurrentState
+from spec_sdk_backends.native.structures import in_a_row
 
 _WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
+
+
+class Convolution(ctypes.Structure):
+    """Weights [K, C]."""
+
+    _fields_ = [("seen", _WHOLE), ("channels", _WHOLE), ("weights", _POINTER)]
+
+    @classmethod
+    def of(cls, convolution: CausalConvolution) -> Self:
+        weight_KC = in_a_row(convolution.weight_CK.float().T)
+        made = cls(*weight_KC.shape, weight_KC.data_ptr())
+        made.tensors = [weight_KC]
+        return made
+
+
+class DeltaNet(ctypes.Structure):
+    """A gated delta net: −e^A [H], what is added to steps [H], and a gain [V]."""
+
+    _fields_ = [
+        ("convolution", Convolution),
+        *((name, _WHOLE) for name in ("key_heads", "value_heads", "key_dim", "value_dim", "tiled")),
+        ("epsilon", ctypes.c_double),
+        *((name, _POINTER) for name in ("decay", "bias", "norm")),
+    ]
+
+    @classmethod
+    def of(cls, net: GatedDeltaNet) -> Self:
+        convolution = Convolution.of(net.convolution)
+        tensors = [in_a_row(tensor) for tensor in (net.decay_H, net.bias_H, net.norm_V)]
+        (H,), (V,) = net.decay_H.shape, net.norm_V.shape
+        places = (tensor.data_ptr() for tensor in tensors)
+        made = cls(convolution, net.key_heads, H, net.key_dim, V, net.tiled, net.epsilon, *places)
+        made.tensors = [*convolution.tensors, *tensors]
+        return made
 
 
 class Kept(ctypes.Structure):

@@ -1,0 +1,161 @@
+"""A decoder with recurrent layers whose narrow passes run natively, consecutive blocks in one call.
+
+Wide passes, and runners that need the stages of single blocks, take those of torch, with the kernels of each.
+
+Legend: B requests, N rows of a request, M model dim.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.recurrent.cache import RecurrentPassCache
+from spec_sdk.model.recurrent.decoder import RecurrentDecoder
+from spec_sdk.model.recurrent.layers import RecurrentMixer
+from spec_sdk.model.rope import RotationsAt
+from spec_sdk_backends.native.attention import MOST_ROWS, reads_in_place
+from spec_sdk_backends.native.crossover import most_rows
+from spec_sdk_backends.native.decoder import PassRotations, block_of, shape_of, unknown_stages
+from spec_sdk_backends.native.feed_forward import matrix_of
+from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.mixers import NativeDeltaNet, NativeShortConvolution
+from spec_sdk_backends.native.norm import rms_norm
+from spec_sdk_backends.native.recurrent_structures import Convolution, DeltaNet, Kept
+from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Matrix, Pass, address
+
+_WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
+
+
+class MixedBlock(ctypes.Structure):
+    _fields_ = [
+        ("block", Block),
+        ("matrices", _WHOLE),
+        ("entering", ctypes.POINTER(Matrix)),
+        ("delta", ctypes.POINTER(DeltaNet)),
+        ("convolution", ctypes.POINTER(Convolution)),
+        ("gated", _WHOLE),
+    ]
+
+
+def unknown_recurrent(decoder: RecurrentDecoder) -> str | None:
+    """Why the native kernels do not run a decoder's blocks; None if they do."""
+    if type(decoder) is not RecurrentDecoder:
+        return f"a {type(decoder).__name__} is not run natively"
+    for layer, mixer in decoder.mixers.items():
+        if not _known(mixer, decoder.dtype):
+            return f"layer {layer} has a {type(mixer).__name__}"
+    return unknown_stages(decoder)
+
+
+class NativeRecurrentDecoder(RecurrentDecoder):
+    """A decoder of blocks that :func:`unknown_recurrent` has nothing against."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__(
+            decoder.config,
+            decoder.blocks,
+            decoder.embedding,
+            decoder.final_norm_M,
+            decoder.output_head,
+            sources=decoder.sources,
+        )
+        self._most_rows = min(MOST_ROWS, most_rows(self.dtype))
+        self._shape = shape_of(self)
+        self._native_blocks = (MixedBlock * self.layers)(*map(self._native_block, range(self.layers)))
+
+    def subset(self, layers: Sequence[int]) -> NativeRecurrentDecoder:
+        return NativeRecurrentDecoder(super().subset(layers))
+
+    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> RotationsAt:
+        """The same, whose rows are looked up by those who need them: the kernels read the tables."""
+        return RotationsAt(self._rotary, position_BN, positions)
+
+    def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
+        narrow = h_BNM.shape[0] * h_BNM.shape[1] <= self._most_rows
+        if not narrow or torch.is_grad_enabled() or not reads_in_place(work.cache):
+            return None
+        cache = work.cache
+        assert isinstance(cache, RecurrentPassCache)
+        carrying = [layer for layer in range(first, end) if layer in self.mixers]
+        kept = _begin(cache, carrying)
+        h_BNM, rotations = h_BNM.clone(memory_format=torch.contiguous_format), PassRotations(work)
+        left = {layer: torch.empty_like(h_BNM) for layer in work.taps if first < layer < end}
+        places = (_POINTER * (end - first))()
+        for layer, state_BNM in left.items():
+            places[layer - first - 1] = state_BNM.data_ptr()
+        of_pass, storage = Pass.of(work.inputs), Cache.of_pass(cache, len(self._place))
+        library().spec_mixed_blocks(
+            DTYPES[self.dtype],
+            address(self._shape),
+            ctypes.addressof(self._native_blocks[first]),
+            end - first,
+            address(of_pass),
+            address(storage),
+            sum(layer not in self.mixers for layer in range(first)),
+            ctypes.addressof(kept),
+            h_BNM.data_ptr(),
+            rotations.cosines,
+            rotations.sines,
+            rotations.position,
+            ctypes.addressof(places),
+            torch.get_num_threads(),
+        )
+        _end(cache, carrying)
+        for layer, state_BNM in left.items():
+            work.record(layer, state_BNM)
+        work.record(end, h_BNM)
+        return h_BNM
+
+    def _native_block(self, layer: int) -> MixedBlock:
+        block = self.blocks[layer]
+        made = MixedBlock()
+        if layer not in self.mixers:
+            made.block = block_of(self, layer, block.input_norm_M)
+            made.gated = self.config.attention_gate
+            return made
+        parts, mixer = block.qkv.parts, self.mixers[layer]
+        made.block = block_of(self, layer, block.input_norm_M, Matrix())
+        made.matrices, made.entering = len(parts), (Matrix * len(parts))(*map(matrix_of, parts))
+        if isinstance(mixer, NativeDeltaNet):
+            made.delta = ctypes.pointer(mixer.native)
+        else:
+            assert isinstance(mixer, NativeShortConvolution)
+            made.convolution = ctypes.pointer(mixer.native)
+        return made
+
+    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        found = rms_norm(x, gain, self.config.rms_norm_eps)
+        return super()._norm(x, gain) if found is None else found
+
+
+def _known(mixer: RecurrentMixer, dtype: torch.dtype) -> bool:
+    """Whether the kernels compute what a layer has in the place of attention, of rows in ``dtype``."""
+    if isinstance(mixer, NativeShortConvolution):
+        return mixer.convolution.weight_CK.dtype == dtype
+    return isinstance(mixer, NativeDeltaNet)
+
+
+def _begin(cache: RecurrentPassCache, layers: Sequence[int]) -> Any:
+    """What is kept of every request in these layers, with room for the pass's rows: an array of :class:`Kept`."""
+    parts = cache.inputs.parts
+    kept = (Kept * (len(layers) * len(parts)))()
+    for b, part in enumerate(parts):
+        paths = cache.paths(part)
+        for i, layer in enumerate(layers):
+            state = cache.state(layer, part.slot)
+            state.go_on(paths.prefix, paths.end, paths.is_prompt)
+            kept[i * len(parts) + b] = Kept.of(state)
+    return kept
+
+
+def _end(cache: RecurrentPassCache, layers: Sequence[int]) -> None:
+    for part in cache.inputs.parts:
+        paths = cache.paths(part)
+        if paths.is_prompt:
+            for layer in layers:
+                cache.state(layer, part.slot).settle(paths.end, in_prompt=True)

@@ -1,0 +1,122 @@
+// Consecutive blocks of which some carry a state in the place of attention, in one call, by all threads.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "blocks.h"
+#include "gated_delta.h"
+
+extern "C" struct MixedBlock {
+    Block block;  // of one that carries a state qkv is nothing
+    int64_t matrices;
+    const Matrix* entering;  // [matrices]: what its rows go through first, their outputs side by side
+    const DeltaNet* delta;           // how it carries the state: one of the two; both null for attention
+    const Convolution* convolution;
+    int64_t gated;  // whether the queries' gates are outputs of qkv, behind the values
+
+    bool carries() const { return delta || convolution; }
+
+    int64_t projected() const {
+        int64_t outputs = block.qkv.outputs;
+        for (int64_t i = 0; i < matrices; i++) outputs += entering[i].outputs;
+        return outputs;
+    }
+};
+
+// qkv [rows, projected]
+template <class T> void project_entering(const MixedBlock& of, const Work<T>& work, Own<T>& own) {
+    int64_t read = normalise_rows(own, work, of.block.input_norm), width = of.projected(), before = 0;
+    for (int64_t i = 0; i < of.matrices; before += of.entering[i++].outputs) {
+        Rows<T> rows = own.rows(own.normal.data(), read, work.rows, of.entering[i]);
+        T* to = work.qkv + before;
+        multiply<T>(of.entering[i], rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
+            for (int64_t r = 0; r < rows.count; r++)
+                for (int64_t c = 0; c < count; c++) to[r * width + first + c] = rounded<T>(y[r * stride + c]);
+        });
+    }
+}
+
+// attended [rows, inputs of output]: what the rows of every request get of those before them; 0 for padding
+template <class T>
+void carry_states(const MixedBlock& of, const Kept* kept, const std::vector<Paths>& paths, const Work<T>& work) {
+    int64_t width = of.projected(), given = of.block.output.inputs, rows = work.pass->width;
+    for (size_t b = 0; b < paths.size(); b++) {
+        const T* projected = work.qkv + b * rows * width;
+        T* to = work.attended + b * rows * given;
+        if (of.delta)
+            gated_delta<T>(*of.delta, kept[b], paths[b], projected, width, to, given);
+        else
+            short_convolution<T>(*of.convolution, kept[b], paths[b], projected, width, to, given);
+        int64_t live = paths[b].rows.count;
+        Team::Part part = Team::part_of((rows - live) * given);
+        std::fill(to + live * given + part.first, to + live * given + part.end, T());
+    }
+}
+
+// attended under the sigmoids of its gates
+template <class T> void apply_gates(const Block& block, const Work<T>& work) {
+    int64_t given = block.output.inputs, width = block.qkv.outputs;
+    Team::Part part = Team::part_of(work.rows * work.shape.heads);
+    int64_t D = work.shape.dim;
+    for (int64_t i = part.first; i < part.end; i++) {
+        int64_t r = i / work.shape.heads, at = i % work.shape.heads * D;
+        const T* gate = work.qkv + r * width + width - given + at;
+        T* o = work.attended + r * given + at;
+        for (int64_t d = 0; d < D; d++)
+            o[d] = rounded<T>(to_float(o[d]) * to_float(rounded<T>(sigmoid(to_float(gate[d])))));
+    }
+}
+
+inline std::vector<Paths> paths_of(const Pass& pass) {
+    std::vector<Paths> made;
+    for (int64_t b = 0; b < pass.requests; b++)
+        made.emplace_back(NewRows{pass.prefix[b], pass.write_at[b], pass.live[b], pass.query_start + b * pass.row_stride,
+                                  pass.key_start + b * pass.slot_stride, pass.key_end + b * pass.slot_stride});
+    return made;
+}
+
+// ``count`` blocks, those with attention from cache layer ``layer`` on; ``kept`` [those that carry a state, requests];
+// everything else as of blocks
+template <class T>
+void mixed_blocks(const Shape& shape, const MixedBlock* of, int64_t count, const Pass& pass, const Cache& cache,
+                  int64_t layer, const Kept* kept, T* h, const void* const* cosines, const void* const* sines,
+                  const int32_t* position, void* const* left, int threads) {
+    thread_local Buffers<T> buffers;
+    Sight sight(pass);
+    buffers.room.make(sight, shape.heads, shape.dim);
+    std::vector<Paths> paths = paths_of(pass);
+    int64_t projected = 0, attended = 0;
+    for (int64_t i = 0; i < count; i++) {
+        projected = std::max(projected, of[i].projected());
+        attended = std::max(attended, of[i].block.output.inputs);
+    }
+    Team team;
+    Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, position, buffers, team, projected,
+                              attended);
+    work.pass = &pass;
+#pragma omp parallel num_threads(threads)
+    {
+        thread_local Own<T> own;
+        int64_t at = layer;
+        const Kept* states = kept;
+        for (int64_t i = 0; i < count; i++) {
+            const Block& block = of[i].block;
+            if (of[i].carries()) {
+                project_entering(of[i], work, own);
+                team.meet();
+                carry_states(of[i], states, paths, work);
+                states += pass.requests;
+            } else {
+                attend_in_block(block, sight, cache, at++, work, own);
+                if (of[i].gated) team.meet(), apply_gates(block, work);
+            }
+            team.meet();
+            add_attention(block, work, own);
+            team.meet();
+            add_feed_forward(block, work, own);
+            team.meet();
+            if (left && left[i]) keep_rows(work, (T*)left[i]);
+        }
+    }
+}
