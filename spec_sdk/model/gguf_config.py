@@ -36,6 +36,10 @@ def hf_config(gguf: GGUFFile, computes_experts: bool = False, partial_rotary: bo
     if "token_embd.weight" not in gguf.tensors:
         raise UserError(f"{where}: has no tensor 'token_embd.weight', so it is no language model or has no weights")
     heads = meta.size(key("attention.head_count"))
+    mlp = None
+    if computes_experts:
+        # where no layer has an MLP, a file may say nothing of it
+        mlp = meta.size_if_any(key("expert_feed_forward_length"))
     hidden = meta.size(key("embedding_length"))
     rotated = meta.size(key("rope.dimension_count"), meta.size(key("attention.key_length"), hidden // heads))
     head_dim = meta.size(key("attention.key_length"), hidden // heads if partial_rotary else rotated)
@@ -47,7 +51,7 @@ def hf_config(gguf: GGUFFile, computes_experts: bool = False, partial_rotary: bo
         "model_type": architecture,
         "vocab_size": gguf.shapes["token_embd.weight"][0],
         "hidden_size": hidden,
-        "intermediate_size": meta.size(key("feed_forward_length")),
+        "intermediate_size": meta.size(key("feed_forward_length"), mlp),
         "num_hidden_layers": meta.size(key("block_count")),
         "num_attention_heads": heads,
         "num_key_value_heads": meta.size(key("attention.head_count_kv"), heads),

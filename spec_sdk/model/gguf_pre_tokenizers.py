@@ -13,6 +13,10 @@ _LLAMA3_PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2_PATTERN = _LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+_QWEN35_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _TEKKEN_PATTERN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
@@ -50,6 +54,7 @@ _DIGITS = PreTokenizer([r"\p{N}", _GPT2_PATTERN])
 _LLAMA3 = PreTokenizer([_LLAMA3_PATTERN], ignores_merges=True, adds_bos=True)
 _LLAMA3_MERGED = PreTokenizer([_LLAMA3_PATTERN])
 _QWEN2 = PreTokenizer([_QWEN2_PATTERN], to_nfc=True)
+_QWEN35 = PreTokenizer([_QWEN35_PATTERN], to_nfc=True)
 _TEKKEN = PreTokenizer([_TEKKEN_PATTERN], ignores_merges=True, adds_bos=True)
 _DEEPSEEK_CODER = PreTokenizer([r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"])
 _DEFAULT = PreTokenizer([r"[\p{P}\$\+<=>\^~\|]+", _GPT2_PATTERN, r"\p{N}+", "[0-9][0-9][0-9]"])
@@ -58,11 +63,12 @@ PRE_TOKENIZERS = {
     "default": _DEFAULT,
     **dict.fromkeys(("gpt-2", "exaone4", "gigachat", "mellum", "mpt", "olmo", "phi-2", "trillion"), _GPT2),
     **dict.fromkeys(("smollm", "command-r", "exaone", "minerva-7b", "refact", "starcoder"), _DIGITS),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _LLAMA3),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "pixtral"), _LLAMA3),
     **dict.fromkeys(("chatglm-bpe", "dbrx", "smaug-bpe"), _LLAMA3_MERGED),
     "glm4": PreTokenizer([_LLAMA3_PATTERN], ignores_merges=True),
     **dict.fromkeys(("gpt-4o", "kanana2", "llama4"), PreTokenizer([_GPT4O_PATTERN])),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo"), _QWEN2),
+    "qwen35": _QWEN35,
     **dict.fromkeys(("megrez", "stablelm2"), PreTokenizer([_QWEN2_PATTERN])),
     "tekken": _TEKKEN,
     "seed-coder": PreTokenizer([_SEED_CODER_PATTERN]),

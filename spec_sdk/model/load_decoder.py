@@ -163,7 +163,7 @@ class _Weights:
     """A checkpoint's weights by role, on the device. ``role in weights`` says whether there are any."""
 
     def __init__(self, source: TensorSource, device: torch.device, dtype: torch.dtype, ops: Ops) -> None:
-        self._source, self._device, self._dtype, self.ops = source, device, dtype, ops
+        self._source, self._device, self.dtype, self.ops = source, device, dtype, ops
         self._table, self._names = weights_of(source.config), source.names()
 
     def __contains__(self, role: str) -> bool:
@@ -186,12 +186,12 @@ class _Weights:
         scale = self._source.config.logit_scale
         if scale == 1.0:
             return self.read("final_norm")
-        return self.read("final_norm", dtype=torch.promote_types(self._dtype, torch.float32)) * scale
+        return self.read("final_norm", dtype=torch.promote_types(self.dtype, torch.float32)) * scale
 
     def embedding(self) -> Embedding:
         """What tokens look up."""
         matrix = self.quantized(("embedding",))
-        return Embedding(self.read("embedding")) if matrix is None else QuantizedEmbedding(matrix, self._dtype)
+        return Embedding(self.read("embedding")) if matrix is None else QuantizedEmbedding(matrix, self.dtype)
 
     def head(self, embedding: Embedding) -> Projection:
         """The output head, which may be the embedding's weights."""
@@ -282,8 +282,8 @@ class _Weights:
 
     def _dtype_of(self, role: str) -> torch.dtype:
         # in half precision, what differs from one would lose its last digits
-        wide = torch.promote_types(self._dtype, torch.float32)
-        return wide if self._table.row(role).gain_minus_one else self._dtype
+        wide = torch.promote_types(self.dtype, torch.float32)
+        return wide if self._table.row(role).gain_minus_one else self.dtype
 
     def _memory(self, roles: tuple[str, ...], *stack: int) -> torch.Tensor:
         shapes = [self._table.shape(role) for role in roles]

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.support.random_gguf import random_blocks
 from spec_sdk.model.architectures import read_config, weights_of
+from tests.checkpoints.gguf_recurrent import QWEN35, add_recurrent, kv_heads, recurrent_values
 from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
 
 Customize = Callable[[gguf.GGUFWriter], None]
@@ -36,12 +37,16 @@ GGUF_ARCHITECTURE = {
     "ernie4_5_moe": "ernie4_5-moe",
     "gpt_oss": "gpt-oss",
     "ministral3": "mistral3",
+    **QWEN35,
 }
 """Where it is not the model type."""
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3")
 """Those of which llama.cpp's converter reorders Q and K."""
 DEEPSEEK_MIXTURES = ("glm4_moe", "dots1")
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss", *DEEPSEEK_MIXTURES)
+MIXTURES = (
+    *("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss", "qwen3_5_moe_text"),
+    *DEEPSEEK_MIXTURES,
+)
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
 
 
@@ -143,10 +148,12 @@ def write_gguf(
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    # published Qwen 3.5s with experts have no such width
+    if config.model_type != "qwen3_5_moe_text":
+        writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_head_count_kv(kv_heads(config))
+    writer.add_layer_norm_rms_eps(config.norm_eps if config.model_type == "lfm2" else config.rms_norm_eps)
     writer.add_rope_freq_base(rope["rope_theta"])
     if architecture in ("gemma2", "gemma3"):
         _add_gemma(writer, config, rope)
@@ -171,6 +178,7 @@ def write_gguf(
     writer.add_vocab_size(config.vocab_size)
     if config.model_type in MIXTURES:
         _add_experts(writer, config)
+    add_recurrent(writer, config)
     tokenizer(writer)
     if customize is not None:
         customize(writer)
@@ -180,7 +188,7 @@ def write_gguf(
     for hf_name, tensor in _converted(checkpoint_tensors(model)).items():
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        values = tensor.numpy()
+        values = recurrent_values(hf_name, tensor.numpy(), config)
         if architecture.startswith("gemma") and hf_name.endswith("norm.weight"):
             values = values + 1
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -190,9 +198,9 @@ def write_gguf(
         joined.setdefault(table.gguf_name(hf_name), []).append(values)
     for name, parts in joined.items():
         values = np.concatenate(parts)
-        # llama.cpp's converter leaves routers and biases in F32
+        # llama.cpp's converter leaves routers, biases and convolutions in F32
         stored_as = gguf.GGMLQuantizationType[kind_of(name)]
-        small = name.endswith(("ffn_gate_inp.weight", ".bias"))
+        small = name.endswith(("ffn_gate_inp.weight", "conv1d.weight", "shortconv.conv.weight", ".bias"))
         matrix = values.ndim > 1 and stored_as.name != "F32" and not small
         data = quantized(np.ascontiguousarray(values), stored_as) if matrix else np.ascontiguousarray(values)
         writer.add_tensor(name, data, raw_dtype=stored_as if matrix else None)
@@ -258,7 +266,7 @@ def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_expert_feed_forward_length(config.intermediate_size)
     elif config.model_type not in ("mixtral", "granitemoe", "olmoe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if config.model_type == "qwen2_moe":
+    if config.model_type in ("qwen2_moe", "qwen3_5_moe_text"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if config.model_type == "ernie4_5_moe":
         writer.add_expert_shared_count(config.moe_num_shared_experts)

@@ -134,8 +134,9 @@ def test_gguf_names_are_llama_cpps(name: str) -> None:
     names = {key: value for key, value in names.items() if not mlp_among_experts(config, key)}
     # its converter merges the experts of a layer, and only then looks the name up
     merged = {key: re.sub(r"experts\.\d+\.", "experts.", key) for key in names}
-    # and it takes a correction for a bias
+    # and it takes a correction for a bias, and that of a delta net's steps for a module's
     merged = {key: re.sub(r"_correction_bias$", "_correction.bias", value) for key, value in merged.items()}
+    merged = {key: re.sub(r"\.dt_bias$", ".dt_proj.bias", value) for key, value in merged.items()}
     # sinks are no module's weight, until it names them so
     merged = {key: re.sub(r"\.sinks$", ".sinks.weight", value) for key, value in merged.items()}
     joined = [key for key in names if table.entry(key).row.gguf_packing is not None]

@@ -153,6 +153,8 @@ def test_every_end_token_of_the_file_stops(tmp_path: Path) -> None:
         ("gpt-4o", "HelloWorld's 1234", ["Hello", "World's", "Ġ", "123", "4"]),
         ("seed-coder", "a ;\n\nb", ["a", "Ġ;", "ĊĊ", "b"]),
         ("qwen2", "a ;\n\nb", ["a", "Ġ;ĊĊ", "b"]),
+        ("qwen2", "ae\u0301 b", ["ae", "Ìģ", "Ġb"]),
+        ("qwen35", "ae\u0301 b", ["aeÌģ", "Ġb"]),
         ("starcoder", "in   2013", ["in", "ĠĠĠ", "2", "0", "1", "3"]),
         ("mellum", "in   2013", ["in", "ĠĠ", "Ġ2013"]),
         ("deepseek-coder", "a b\n12", ["a", "Ġb", "Ċ", "1", "2"]),

@@ -76,8 +76,7 @@ def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     key_heads = meta.size(f"{architecture}.ssm.group_count")
     return (
         config
-        | (gguf_experts_of(gguf, architecture) if sparse else {})
-        | ({"shared_expert_intermediate_size": gguf.shapes["blk.0.ffn_gate_shexp.weight"][0]} if sparse else {})
+        | (_gguf_experts(gguf, architecture) if sparse else {})
         | {
             "model_type": "qwen3_5_moe_text" if sparse else "qwen3_5_text",
             "num_hidden_layers": layers,
@@ -92,15 +91,23 @@ def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     )
 
 
+def _gguf_experts(gguf: GGUFFile, architecture: str) -> dict[str, Any]:
+    shared = "blk.0.ffn_gate_shexp.weight"
+    if shared not in gguf.tensors:
+        raise UserError(f"{gguf.where}: tensor '{shared}' is missing")
+    return gguf_experts_of(gguf, architecture) | {"shared_expert_intermediate_size": gguf.shapes[shared][0]}
+
+
 def _layer_types(gguf: GGUFFile, architecture: str, layers: int) -> list[str]:
-    said = gguf.metadata.get(f"{architecture}.attention.recurrent_layers")
-    if isinstance(said, list) and len(said) >= layers:
-        recurrent = [bool(each) for each in said[:layers]]
-    else:
-        meta = Fields(gguf.metadata, gguf.where)
-        interval = meta.size(f"{architecture}.full_attention_interval", _INTERVAL)
-        recurrent = [(layer + 1) % interval != 0 for layer in range(layers)]
-    return ["linear_attention" if each else "full_attention" for each in recurrent]
+    key = f"{architecture}.attention.recurrent_layers"
+    said = gguf.metadata.get(key)
+    if said is None:
+        interval = Fields(gguf.metadata, gguf.where).size(f"{architecture}.full_attention_interval", _INTERVAL)
+        said = [(layer + 1) % interval != 0 for layer in range(layers)]
+    if not isinstance(said, list) or len(said) < layers:
+        raise UserError(f"{gguf.where}: {key} does not say of each of {layers} layers whether it is recurrent")
+    # prediction modules come behind the layers
+    return ["linear_attention" if each else "full_attention" for each in said[:layers]]
 
 
 FAMILY = Family(

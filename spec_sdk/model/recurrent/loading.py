@@ -22,6 +22,7 @@ class WeightsByRole(Protocol):
     """A checkpoint's weights on the device."""
 
     ops: Ops
+    dtype: torch.dtype
 
     def read(self, role: str, layer: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor: ...
 
@@ -51,7 +52,7 @@ def recurrent_parts(
         mixer = ShortConvolution(CausalConvolution(weights.read("short_convolution", layer)[:, 0]))
         mixer = weights.ops.recurrent_mixer(mixer)
         return weights.projection(layer, "short_input"), mixer, weights.projection(layer, "short_output")
-    wide = torch.promote_types(weights.read("delta_norm", layer).dtype, torch.float32)
+    wide = torch.promote_types(weights.dtype, torch.float32)
     # how a state decays hangs on these, so that they are never in few bits
     gains = weights.ops.projection(weights.fused(layer, "delta_gain", "delta_step"))
     mixer = GatedDeltaNet(

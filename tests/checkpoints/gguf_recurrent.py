@@ -1,0 +1,77 @@
+"""What llama.cpp's converter does to models with recurrent layers: Qwen 3.5 and LFM2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gguf
+import numpy as np
+
+QWEN35 = {"qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
+DELTA_SIZES: dict[str, Any] = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 64,
+}
+"""Widths that GGML's blocks of 32 divide."""
+TILED = {**DELTA_SIZES, "linear_num_value_heads": 6}
+"""The same where the converter puts value heads into another order."""
+
+
+def kv_heads(config: Any) -> int | list[int]:
+    """Of each layer where the file says it so."""
+    if config.model_type != "lfm2":
+        return int(config.num_key_value_heads)
+    return [0 if kind == "conv" else config.num_key_value_heads for kind in config.layer_types]
+
+
+def add_recurrent(writer: gguf.GGUFWriter, config: Any) -> None:
+    """Settings of the recurrent layers, of a model that has any."""
+    if config.model_type == "lfm2":
+        writer.add_shortconv_l_cache(config.conv_L_cache)
+    if config.model_type in QWEN35:
+        architecture = QWEN35[config.model_type]
+        values = config.linear_num_value_heads
+        writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+        writer.add_ssm_state_size(config.linear_key_head_dim)
+        writer.add_ssm_group_count(config.linear_num_key_heads)
+        writer.add_ssm_time_step_rank(values)
+        writer.add_ssm_inner_size(config.linear_value_head_dim * values)
+        recurrent = [kind == "linear_attention" for kind in config.layer_types]
+        writer.add_array(f"{architecture}.attention.recurrent_layers", recurrent)
+        writer.add_full_attention_interval(4)
+        writer.add_rope_dimension_sections([11, 11, 10, 0])
+
+
+def recurrent_values(name: str, values: np.ndarray, config: Any) -> np.ndarray:
+    """A tensor by its Hugging Face name, as the file has it."""
+    if config.model_type not in QWEN35:
+        return values
+    if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+        return values + 1
+    if ".linear_attn." in name and config.linear_num_key_heads != config.linear_num_value_heads:
+        values = tiled(name, values, config)
+    return -np.exp(values) if name.endswith("A_log") else values
+
+
+def tiled(name: str, values: np.ndarray, config: Any) -> np.ndarray:
+    """With value heads that share a key head no longer side by side."""
+    V, keys = config.linear_value_head_dim, config.linear_num_key_heads
+    first = 2 * keys * config.linear_key_head_dim
+    if "in_proj_qkv" in name or "conv1d" in name:
+        return np.concatenate((values[:first], _tiled_rows(values[first:], keys, V)))
+    if "in_proj_z" in name:
+        return _tiled_rows(values, keys, V)
+    if "out_proj" in name:
+        return _tiled_rows(values.T, keys, V).T
+    if any(part in name for part in ("in_proj_a", "in_proj_b", "A_log", "dt_bias")):
+        return _tiled_rows(values, keys, 1)
+    return values
+
+
+def _tiled_rows(rows: np.ndarray, key_heads: int, head_dim: int) -> np.ndarray:
+    heads = rows.reshape(key_heads, -1, head_dim, *rows.shape[1:])
+    return heads.swapaxes(0, 1).reshape(rows.shape)

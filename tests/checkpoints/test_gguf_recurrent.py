@@ -1,0 +1,144 @@
+"""GGUF files of models with recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.recurrent.decoder import RecurrentDecoder
+from spec_sdk.ops.linear import JoinedProjection
+from tests.checkpoints.gguf_files import write_gguf
+from tests.checkpoints.gguf_recurrent import DELTA_SIZES, TILED, tiled
+from tests.checkpoints.test_gguf_families import TOKENS, dense_copy, logits_of
+from tests.support.tiny_checkpoints import checkpoint_tensors
+
+FILES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_5": ("qwen3_5", DELTA_SIZES),
+    "qwen3_5, tiled": ("qwen3_5", TILED),
+    "qwen3_5_moe": ("qwen3_5_moe", DELTA_SIZES),
+    "qwen3_5_moe, tiled": ("qwen3_5_moe", TILED),
+    "lfm2": ("lfm2", {}),
+}
+
+
+def written(path: Path, name: str, kind: str | Callable[[str], str] = "F32", **options: Any) -> Any:
+    family, sizes = FILES[name]
+    return write_gguf(path, family, kind, num_hidden_layers=5, **sizes, **options)
+
+
+def assert_logits_equal(path: Path, reference: Any) -> None:
+    with torch.inference_mode():
+        expected_NV = reference(torch.tensor([TOKENS])).logits[0]
+    assert (logits_of(path) - expected_NV).abs().max() < 1e-4
+    assert expected_NV.std() > 0.1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
+    assert_logits_equal(tmp_path / "m.gguf", written(tmp_path / "m.gguf", name))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_tensors_are_the_models(name: str, tmp_path: Path) -> None:
+    """But for the order of value heads, which stays the file's."""
+    model = written(tmp_path / "m.gguf", name)
+    original, ours = checkpoint_tensors(model), open_checkpoint(str(tmp_path / "m.gguf"))
+    tied = {"lm_head.weight"} if ours.config.tie_embeddings else set()
+    assert ours.names() == original.keys() - tied
+    for key in ours.names():
+        expected = original[key]
+        if "tiled" in name and ".linear_attn." in key:
+            expected = torch.from_numpy(tiled(key, expected.numpy(), model.config))
+        # a gain less one, and what is stored as an exponential, lose a last digit
+        torch.testing.assert_close(ours.tensor(key), expected, rtol=1e-6, atol=1e-6)
+
+
+def unlike(name: str) -> str:
+    """No form holds Q6_K beside Q8_0."""
+    return "Q6_K" if name.endswith(("attn_gate.weight", "attn_v.weight")) else "Q8_0"
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["Q8_0", "Q6_K", unlike], ids=["Q8_0", "Q6_K", "unlike"])
+def test_matrices_in_few_bits_stay_so(name: str, kind: Any, tmp_path: Path) -> None:
+    wide = {"hidden_size": 256, "num_attention_heads": 16, "intermediate_size": 256}
+    family, sizes = FILES[name]
+    sizes = {**sizes, "linear_key_head_dim": 128, "linear_value_head_dim": 128} if "qwen" in name else sizes
+    experts = {"moe_intermediate_size": 256, "shared_expert_intermediate_size": 256} if "moe" in name else {}
+    write_gguf(tmp_path / "m.gguf", family, kind, num_hidden_layers=5, **{**sizes, **wide, **experts})
+    ours = open_checkpoint(str(tmp_path / "m.gguf"))
+    decoder = load_decoder(ours, torch.device("cpu"), torch.float32)
+    assert isinstance(decoder, RecurrentDecoder)
+    attends = next(layer for layer in range(5) if layer not in decoder.mixers)
+    assert (decoder.blocks[attends].qkv.quantized is not None) == (kind is not unlike)
+    if "qwen" in name:
+        # q, k and v, maybe with the gate; what decays and gains are made of is in floating point
+        apart = [True, True, False] if kind is unlike else [True, False]
+        qkv = decoder.blocks[0].qkv
+        assert isinstance(qkv, JoinedProjection)
+        assert [part.quantized is not None for part in qkv.parts] == apart
+    expected_NV = logits_of(dense_copy(tmp_path, ours))
+    assert (logits_of(tmp_path / "m.gguf") - expected_NV).abs().max() < 1e-3 * expected_NV.std()
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe, tiled"])
+def test_a_prediction_module_is_not_read(name: str, tmp_path: Path) -> None:
+    """llama.cpp's converter counts it among the blocks."""
+    architecture = "qwen35moe" if "moe" in name else "qwen35"
+
+    def say(writer: gguf.GGUFWriter) -> None:
+        del writer.kv_data[0][f"{architecture}.block_count"]
+        writer.add_block_count(6)
+        writer.add_nextn_predict_layers(1)
+        writer.kv_data[0][f"{architecture}.attention.recurrent_layers"].value.append(False)
+        for part in ("nextn.eh_proj", "nextn.enorm", "attn_norm", "attn_q"):
+            writer.add_tensor(f"blk.5.{part}.weight", np.zeros(64, np.float32))
+
+    assert_logits_equal(tmp_path / "m.gguf", written(tmp_path / "m.gguf", name, customize=say))
+
+
+def test_a_file_that_says_how_many_layers_lie_between(tmp_path: Path) -> None:
+    """As the first files did."""
+
+    def forget(writer: gguf.GGUFWriter) -> None:
+        del writer.kv_data[0]["qwen35.attention.recurrent_layers"]
+
+    kinds = ["linear_attention", "linear_attention", "linear_attention", "full_attention", "linear_attention"]
+    reference = written(tmp_path / "m.gguf", "qwen3_5", customize=forget, layer_types=kinds)
+    assert_logits_equal(tmp_path / "m.gguf", reference)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("qwen3_5", "qwen35.attention.recurrent_layers", [True] * 4, "does not say of each of 5 layers whether it is"),
+        ("qwen3_5", "qwen35.ssm.group_count", 3, "linear_num_value_heads is 2, which 3 key heads do not share evenly"),
+        ("qwen3_5", "qwen35.ssm.state_size", None, "no qwen35.ssm.state_size"),
+        ("qwen3_5", "qwen35.feed_forward_length", None, "no qwen35.feed_forward_length"),
+        ("qwen3_5_moe", "qwen35moe.expert_count", None, "has no qwen35moe.expert_count"),
+        ("lfm2", "lfm2.attention.head_count_kv", 2, "does not list the key-value heads of every layer"),
+        ("lfm2", "lfm2.attention.head_count_kv", [0, 0, 2, 0, 1], "differs between layers with attention"),
+        ("lfm2", "lfm2.attention.head_count_kv", [0, 0, 2, 0], "differs between layers with attention"),
+        ("lfm2", "lfm2.shortconv.l_cache", None, "no lfm2.shortconv.l_cache"),
+    ],
+)
+def test_what_a_file_cannot_say(name: str, key: str, value: Any, message: str, tmp_path: Path) -> None:
+    def say(writer: gguf.GGUFWriter) -> None:
+        writer.kv_data[0].pop(key, None)
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif value is not None:
+            writer.add_uint32(key, value)
+
+    written(tmp_path / "m.gguf", name, customize=say)
+    with pytest.raises(UserError, match=message):
+        open_checkpoint(str(tmp_path / "m.gguf"))
