@@ -53,8 +53,13 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
 
     KV heads are dealt out as evenly as they go. With more ranks than KV heads, the ranks of one KV head each hold a
     copy of it and share its query heads. Raises UserError for more ranks than query heads or rows of an MLP
-    or an expert, and for heads that are normalized together.
+    or an expert, for heads that are normalized together, and for layers that have a state in the place of attention.
     """
+    if size > 1 and (config.recurrent is not None or config.attention_gate):
+        raise UserError(
+            f"model: recurrent layers and gated attention of {config.architecture} are not computed over several "
+            "processes; use one"
+        )
     if size > 1 and config.wide_qk_norm:
         raise UserError(
             f"model: {config.architecture} normalizes all heads of Q and K together, which is not computed over "

@@ -49,7 +49,8 @@ def test_agrees_with_transformers(name: str) -> None:
 
 DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"]
 DENSE += ["ernie4_5", "glm", "glm4", "granite", "phi3", "seed_oss", "smollm3", "olmo2", "olmo3", "exaone4"]
-MOE = ["granitemoe", "mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe", "olmoe"]
+DENSE += ["qwen3_5_text", "lfm2"]
+MOE = ["granitemoe", "mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe", "olmoe", "qwen3_5_moe_text"]
 
 
 def assert_layers_agree(ours: ModelConfig, theirs: Any) -> None:
@@ -71,7 +72,7 @@ def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> No
     ours = read(model_type=model_type, **sizes)
     assert ours.num_kv_heads == theirs.num_key_value_heads
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or 8)
-    assert ours.rms_norm_eps == theirs.rms_norm_eps
+    assert ours.rms_norm_eps == (theirs.norm_eps if model_type == "lfm2" else theirs.rms_norm_eps)
     assert ours.tie_embeddings == theirs.tie_word_embeddings
     assert ours.max_context == 8192
     assert ours.rope_scaling is None
@@ -85,7 +86,7 @@ def test_missing_keys_mean_what_they_mean_to_transformers(model_type: str) -> No
     if model_type in MOE:
         local = model_type in ("granitemoe", "mixtral", "glm4_moe")
         count = theirs.num_local_experts if local else theirs.num_experts
-        width = getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
+        width = getattr(theirs, "moe_intermediate_size", None) or theirs.intermediate_size
         shared = getattr(theirs, "shared_expert_intermediate_size", None)
         routing = Routing(theirs.num_experts_per_tok, getattr(theirs, "norm_topk_prob", True))
         if model_type == "glm4_moe":

@@ -64,7 +64,8 @@ def sharded(source: ModelTensors, size: int) -> list[ShardedSource]:
 
 
 WIDE_NORMS = ["olmo2", "olmo3", "olmoe"]
-DIVIDED = [name for name in ARCHITECTURES if name not in WIDE_NORMS]
+RECURRENT = ["qwen3_5", "qwen3_5_moe", "lfm2"]
+DIVIDED = [name for name in ARCHITECTURES if name not in (*WIDE_NORMS, *RECURRENT)]
 
 
 @pytest.mark.parametrize("name", WIDE_NORMS)
@@ -72,6 +73,14 @@ def test_heads_that_are_normalized_together_are_not_divided(name: str) -> None:
     source = ModelTensors(name, 0)
     sharded(source, 1)
     with pytest.raises(UserError, match="normalizes all heads of Q and K together, .* several processes; use one"):
+        sharded(source, 2)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_layers_that_have_a_state_are_not_divided(name: str) -> None:
+    source = ModelTensors(name, 0)
+    sharded(source, 1)
+    with pytest.raises(UserError, match="recurrent layers .* are not computed over several processes; use one"):
         sharded(source, 2)
 
 

@@ -55,9 +55,8 @@ def _mlp_size(fields: Fields) -> int:
     size = fields.size("block_ff_dim", fields.size("intermediate_size", 12288))
     if not fields.flag("block_auto_adjust_ff_dim", True):
         return size
-    size, multiple = int(2 * size / 3), fields.size("block_multiple_of", 256)
-    if fields.get("block_ffn_dim_multiplier") is not None or "block_ffn_dim_multiplier" not in fields.values:
-        size = int(fields.positive("block_ffn_dim_multiplier", 1.0) * size)
+    multiple = fields.size("block_multiple_of", 256)
+    size = int(fields.positive("block_ffn_dim_multiplier", 1.0) * int(2 * size / 3))
     return -(-size // multiple) * multiple
 
 

@@ -29,8 +29,9 @@ def read_text(fields: Fields) -> ModelConfig:
     linear = layers_of_type(
         fields, "linear_attention", [layer for layer in range(layers) if (layer + 1) % interval != 0]
     )
-    mixture = None
+    mixture, kv_heads = None, 4
     if fields.text("model_type", "") == "qwen3_5_moe_text":
+        kv_heads = 2
         mixture = read_experts(
             fields,
             count=256,
@@ -43,7 +44,9 @@ def read_text(fields: Fields) -> ModelConfig:
         fields = Fields({"intermediate_size": fields.size("moe_intermediate_size", 512), **fields.values}, fields.where)
     if fields.flag("attention_bias", False):
         raise UserError(f"{fields.where}: biases of gated attention (attention_bias) are not supported")
-    config = read_llama_like(fields, kv_heads=4, head_dim=256, qk_norm=True, partial_rotary=0.25, experts=mixture)
+    config = read_llama_like(
+        fields, kv_heads=kv_heads, head_dim=256, qk_norm=True, partial_rotary=0.25, experts=mixture
+    )
     return replace(config, attention_gate=True, recurrent=_delta_nets(fields, linear))
 
 

@@ -1,0 +1,159 @@
+"""What config.json may say of recurrent layers, and checkpoints that hold more than such a text model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageTextToText
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.architectures import read_config
+from spec_sdk.model.checkpoint import open_checkpoint
+from spec_sdk.model.config import GatedDeltaNets, ModelConfig, ShortConvolutions
+from spec_sdk.model.load_decoder import load_decoder
+from spec_sdk.model.session import Session
+from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.ops import Ops
+from spec_sdk.tree import TokenTree
+from tests.support.tiny_checkpoints import ARCHITECTURES, SHAPE, tiny_tokenizer
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 512,
+}
+TOKENS = list(range(3, 63))
+
+
+def read(model_type: str, **values: Any) -> ModelConfig:
+    return read_config({"model_type": model_type, **SIZES, **values}, "config.json")
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_5_text", "qwen3_5_moe_text"])
+def test_what_a_qwen_3_5_leaves_out(model_type: str) -> None:
+    """Is what transformers takes."""
+    ours, theirs = read(model_type), CONFIG_MAPPING[model_type](**SIZES)
+    linear = tuple(layer for layer, kind in enumerate(theirs.layer_types) if kind == "linear_attention")
+    assert ours.recurrent == GatedDeltaNets(
+        linear,
+        theirs.linear_conv_kernel_dim,
+        theirs.linear_num_key_heads,
+        theirs.linear_num_value_heads,
+        theirs.linear_key_head_dim,
+        theirs.linear_value_head_dim,
+    )
+    assert (ours.num_kv_heads, ours.rotary_dims) == (theirs.num_key_value_heads, theirs.head_dim // 4)
+
+
+def test_a_qwen_3_5_of_attention_alone() -> None:
+    config = read("qwen3_5_text", full_attention_interval=1)
+    assert config.recurrent is None and config.attention_gate
+
+
+def test_what_an_lfm2_leaves_out() -> None:
+    ours, theirs = read("lfm2"), CONFIG_MAPPING["lfm2"](**SIZES)
+    assert set(theirs.layer_types) == {"full_attention"} and ours.recurrent is None
+    convolved = read("lfm2", full_attn_idxs=[2, 4], conv_L_cache=4).recurrent
+    assert convolved == ShortConvolutions((0, 1, 3), 4)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"block_auto_adjust_ff_dim": False},
+        {},
+        {"block_multiple_of": 32},
+        {"block_ffn_dim_multiplier": 1.7, "block_multiple_of": 32},
+        {"block_ff_dim": 200, "block_multiple_of": 8},
+    ],
+)
+def test_the_mlp_of_an_lfm2_is_as_wide_as_transformers(said: dict[str, Any]) -> None:
+    theirs = CONFIG_MAPPING["lfm2"](**{**SIZES, **said})
+    for values in ({**SIZES, **said}, theirs.to_dict()):
+        ours = read_config({"model_type": "lfm2", **values}, "config.json")
+        assert ours.intermediate_size == Lfm2MLP(theirs).w1.out_features
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_5_text", "lfm2"])
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        (["full_attention"] * 4, "layer_types must list the types of 5 layers"),
+        ("full_attention", "layer_types must list the types of 5 layers"),
+        (["full_attention"] * 4 + ["mamba"], "layer_types has 'mamba', which is not supported"),
+    ],
+)
+def test_types_of_layers_that_cannot_be(model_type: str, kinds: Any, message: str) -> None:
+    with pytest.raises(UserError, match=f"config.json: {message}"):
+        read(model_type, layer_types=kinds)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "message"),
+    [
+        ("qwen3_5_text", {"layer_types": ["conv"] * 5}, "layer_types has 'conv'"),
+        ("lfm2", {"layer_types": ["linear_attention"] * 5}, "layer_types has 'linear_attention'"),
+        ("qwen3_5_text", {"linear_num_value_heads": 24}, "is 24, which 16 key heads do not share evenly"),
+        ("qwen3_5_text", {"linear_key_head_dim": 0}, "linear_key_head_dim is 0, not a positive number"),
+        ("qwen3_5_text", {"attention_bias": True}, r"biases of gated attention \(attention_bias\) are not supported"),
+        ("qwen3_5_moe_text", {"num_experts_per_tok": 500}, "num_experts_per_tok is 500, and there are 256 experts"),
+        ("lfm2", {"conv_bias": True}, r"biases of convolutions \(conv_bias\) are not supported"),
+        ("lfm2", {"full_attn_idxs": [5]}, r"full_attn_idxs is \[5\], not a list of layers below 5"),
+        ("lfm2", {"full_attn_idxs": 2}, "full_attn_idxs is 2, not a list of layers below 5"),
+        ("lfm2", {"block_multiple_of": 0}, "block_multiple_of is 0, not a positive number"),
+        ("qwen3_5", {}, "text_config is None, not an object"),
+    ],
+)
+def test_what_a_config_cannot_say(model_type: str, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"config.json: .*{message}"):
+        read(model_type, **values)
+
+
+def write_one_that_sees(directory: Path, kind: str) -> Any:
+    """As it is published: tensors of a vision tower beside the text's, and of a prediction module that transformers
+    leaves out.
+    """
+    model_type, own = ARCHITECTURES[kind]
+    vision = {"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2, "out_hidden_size": 48}
+    config = CONFIG_MAPPING[model_type.removesuffix("_text")](
+        text_config={**SHAPE, **own, "model_type": model_type},
+        vision_config={**vision, "num_position_embeddings": 16, "patch_size": 4, "deepstack_visual_indexes": []},
+        tie_word_embeddings=bool(own.get("tie_word_embeddings", False)),
+    )
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)
+    model.save_pretrained(directory)
+    tiny_tokenizer().save(str(directory / "tokenizer.json"))
+    tensors = load_file(directory / "model.safetensors")
+    save_file({**tensors, "mtp.fc.weight": torch.zeros(48, 96)}, directory / "model.safetensors")
+    return model
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5", "qwen3_5_moe"])
+def test_a_checkpoint_of_a_model_that_sees(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reference = write_one_that_sees(tmp_path, kind)
+    stored = set(load_file(tmp_path / "model.safetensors"))
+    assert any(name.startswith("model.visual.") for name in stored)
+    capsys.readouterr()
+    checkpoint = open_checkpoint(str(tmp_path))
+    assert capsys.readouterr().err == ""
+    text = {name for name in checkpoint.names() if name != "lm_head.weight"}
+    assert all(name.startswith("model.language_model.") for name in text)
+    with torch.inference_mode():
+        expected_NV = reference(input_ids=torch.tensor([TOKENS])).logits[0]
+    executor = TorchExecutor(load_decoder(checkpoint, torch.device("cpu"), torch.float32), Ops())
+    ours_NV = Session(executor).score([0], [TokenTree.chain(TOKENS[0], TOKENS[1:])])[0].logits_NV
+    assert (ours_NV - expected_NV).abs().max() < 1e-4 * expected_NV.abs().max()
+    assert expected_NV.std() > 0.1
