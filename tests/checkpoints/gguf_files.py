@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.support.random_gguf import random_blocks
 from spec_sdk.model.architectures import read_config, weights_of
-from tests.checkpoints.gguf_recurrent import QWEN35, add_recurrent, kv_heads, recurrent_values
+from tests.checkpoints.gguf_recurrent import LFM2, QWEN35, add_recurrent, kv_heads, recurrent_values
 from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
 
 Customize = Callable[[gguf.GGUFWriter], None]
@@ -37,6 +37,7 @@ GGUF_ARCHITECTURE = {
     "ernie4_5_moe": "ernie4_5-moe",
     "gpt_oss": "gpt-oss",
     "ministral3": "mistral3",
+    "lfm2_moe": "lfm2moe",
     **QWEN35,
 }
 """Where it is not the model type."""
@@ -44,7 +45,8 @@ PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3")
 """Those of which llama.cpp's converter reorders Q and K."""
 DEEPSEEK_MIXTURES = ("glm4_moe", "dots1")
 MIXTURES = (
-    *("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss", "qwen3_5_moe_text"),
+    *("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss"),
+    *("qwen3_5_moe_text", "lfm2_moe"),
     *DEEPSEEK_MIXTURES,
 )
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
@@ -153,7 +155,7 @@ def write_gguf(
         writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(kv_heads(config))
-    writer.add_layer_norm_rms_eps(config.norm_eps if config.model_type == "lfm2" else config.rms_norm_eps)
+    writer.add_layer_norm_rms_eps(config.norm_eps if config.model_type in LFM2 else config.rms_norm_eps)
     writer.add_rope_freq_base(rope["rope_theta"])
     if architecture in ("gemma2", "gemma3"):
         _add_gemma(writer, config, rope)
@@ -273,6 +275,10 @@ def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_expert_shared_feed_forward_length(config.moe_num_shared_experts * config.moe_intermediate_size)
         writer.add_leading_dense_block_count(config.moe_layer_start_index)
         writer.add_interleave_moe_layer_step(config.moe_layer_interval)
+    if config.model_type == "lfm2_moe":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_leading_dense_block_count(config.num_dense_layers)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
     if config.model_type in DEEPSEEK_MIXTURES:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_expert_shared_count(config.n_shared_experts)

@@ -7,6 +7,7 @@ from typing import Any
 import gguf
 import numpy as np
 
+LFM2 = ("lfm2", "lfm2_moe")
 QWEN35 = {"qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
 DELTA_SIZES: dict[str, Any] = {
     "linear_num_key_heads": 2,
@@ -23,14 +24,14 @@ TILED = {**DELTA_SIZES, "linear_num_value_heads": 6}
 
 def kv_heads(config: Any) -> int | list[int]:
     """Of each layer where the file says it so."""
-    if config.model_type != "lfm2":
+    if config.model_type not in LFM2:
         return int(config.num_key_value_heads)
     return [0 if kind == "conv" else config.num_key_value_heads for kind in config.layer_types]
 
 
 def add_recurrent(writer: gguf.GGUFWriter, config: Any) -> None:
     """Settings of the recurrent layers, of a model that has any."""
-    if config.model_type == "lfm2":
+    if config.model_type in LFM2:
         writer.add_shortconv_l_cache(config.conv_L_cache)
     if config.model_type in QWEN35:
         architecture = QWEN35[config.model_type]

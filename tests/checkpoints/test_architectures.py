@@ -75,14 +75,14 @@ def test_every_architecture_is_there_once() -> None:
         "qwen3",
         "whisper",
     ]
-    recurrent = ["lfm2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"]
+    recurrent = ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"]
     nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "dots1", "phi3", "seed_oss", "smollm3"]
     assert sorted(model_types) == sorted(
         [*gemmas, *moes, *others, *nearly_llamas, *norms_after, *recurrent, "olmo3", "glm", "granitemoehybrid"]
     )
     # Mixtral is a llama there
     gguf_moes = ["qwen2moe", "qwen3moe", "ernie4_5-moe", "glm4moe"]
-    gguf_recurrent = ["lfm2", "qwen35", "qwen35moe"]
+    gguf_recurrent = ["lfm2", "lfm2moe", "qwen35", "qwen35moe"]
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
     assert ggufs == sorted(
         [
@@ -137,6 +137,9 @@ def test_gguf_names_are_llama_cpps(name: str) -> None:
     # and it takes a correction for a bias, and that of a delta net's steps for a module's
     merged = {key: re.sub(r"_correction_bias$", "_correction.bias", value) for key, value in merged.items()}
     merged = {key: re.sub(r"\.dt_bias$", ".dt_proj.bias", value) for key, value in merged.items()}
+    merged = {key: re.sub(r"\.expert_bias$", ".expert_bias.bias", value) for key, value in merged.items()}
+    # of LFM2 it looks merged experts up without the model
+    merged = {key: re.sub(r"^model\.(.*feed_forward\.experts)", r"\1", value) for key, value in merged.items()}
     # sinks are no module's weight, until it names them so
     merged = {key: re.sub(r"\.sinks$", ".sinks.weight", value) for key, value in merged.items()}
     joined = [key for key in names if table.entry(key).row.gguf_packing is not None]

@@ -27,6 +27,7 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5_moe": ("qwen3_5_moe", DELTA_SIZES),
     "qwen3_5_moe, tiled": ("qwen3_5_moe", TILED),
     "lfm2": ("lfm2", {}),
+    "lfm2_moe": ("lfm2_moe", {"moe_intermediate_size": 32}),
 }
 
 
@@ -128,6 +129,8 @@ def test_a_file_that_says_how_many_layers_lie_between(tmp_path: Path) -> None:
         ("lfm2", "lfm2.attention.head_count_kv", 2, "does not list the key-value heads of every layer"),
         ("lfm2", "lfm2.attention.head_count_kv", [0, 0, 2, 0, 1], "differs between layers with attention"),
         ("lfm2", "lfm2.attention.head_count_kv", [0, 0, 2, 0], "differs between layers with attention"),
+        ("lfm2_moe", "lfm2moe.expert_gating_func", 1, "expert_gating_func is not sigmoid"),
+        ("lfm2_moe", "lfm2moe.leading_dense_block_count", 5, "no layer has experts"),
         ("lfm2", "lfm2.shortconv.l_cache", None, "no lfm2.shortconv.l_cache"),
     ],
 )

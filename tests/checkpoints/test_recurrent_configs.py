@@ -15,11 +15,12 @@ from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
 from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import read_config
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.config import GatedDeltaNets, ModelConfig, ShortConvolutions
+from spec_sdk.model.config import Experts, GatedDeltaNets, ModelConfig, ShortConvolutions
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
+from spec_sdk.ops.feed_forward import Routing
 from spec_sdk.tree import TokenTree
 from tests.support.tiny_checkpoints import ARCHITECTURES, SHAPE, tiny_tokenizer
 
@@ -83,7 +84,18 @@ def test_the_mlp_of_an_lfm2_is_as_wide_as_transformers(said: dict[str, Any]) -> 
         assert ours.intermediate_size == Lfm2MLP(theirs).w1.out_features
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_5_text", "lfm2"])
+def test_what_an_lfm2_with_experts_leaves_out() -> None:
+    kinds = ["conv", "full_attention", "conv", "conv", "full_attention"]
+    ours, theirs = read("lfm2_moe", layer_types=kinds), CONFIG_MAPPING["lfm2_moe"](**SIZES, layer_types=kinds)
+    routing = Routing(theirs.num_experts_per_tok, theirs.norm_topk_prob, "sigmoid", theirs.routed_scaling_factor)
+    sparse = tuple(range(theirs.num_dense_layers, 5))
+    expected = Experts(theirs.num_experts, routing, theirs.moe_intermediate_size, None, sparse, corrected=True)
+    assert ours.experts == expected
+    assert (ours.num_kv_heads, ours.tie_embeddings) == (theirs.num_key_value_heads, theirs.tie_word_embeddings)
+    assert read("lfm2_moe", layer_types=kinds, num_dense_layers=5).experts is None
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_5_text", "lfm2", "lfm2_moe"])
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
@@ -110,6 +122,9 @@ def test_types_of_layers_that_cannot_be(model_type: str, kinds: Any, message: st
         ("lfm2", {"full_attn_idxs": [5]}, r"full_attn_idxs is \[5\], not a list of layers below 5"),
         ("lfm2", {"full_attn_idxs": 2}, "full_attn_idxs is 2, not a list of layers below 5"),
         ("lfm2", {"block_multiple_of": 0}, "block_multiple_of is 0, not a positive number"),
+        ("lfm2_moe", {}, "no layer_types"),
+        ("lfm2_moe", {"layer_types": ["conv"] * 5, "num_experts": 3}, "num_experts_per_tok is 4, and there are 3"),
+        ("lfm2", {"num_experts": 4}, r"mixture of experts \(num_experts=4\) is not supported"),
         ("qwen3_5", {}, "text_config is None, not an object"),
     ],
 )

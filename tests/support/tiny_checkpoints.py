@@ -207,6 +207,16 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "conv_L_cache": 3,
         },
     ),
+    "lfm2_moe": (
+        "lfm2_moe",
+        {
+            **EXPERTS,
+            "layer_types": ["conv", "conv", "full_attention", "conv", "full_attention"],
+            "conv_L_cache": 4,
+            "num_dense_layers": 1,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
     "gemma2": (
         "gemma2",
         {
@@ -247,7 +257,7 @@ def random_model(name: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
             else:
                 parameter.mul_(4.0)
         for name, tensor in model.state_dict().items():
-            if name.endswith("correction_bias"):
+            if name.endswith(("correction_bias", "expert_bias")):
                 tensor.copy_(0.2 * torch.randn_like(tensor))
             if name.endswith("proj_bias"):
                 # those of experts' gates reach beyond the limits of gpt-oss's activation
