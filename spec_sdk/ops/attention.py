@@ -178,6 +178,7 @@ class Ops:
     def gated_delta(
         self,
         state_HVD: torch.Tensor,
+        state_path_H: torch.Tensor,
         earlier: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         q_GND: torch.Tensor,
         k_GND: torch.Tensor,
@@ -186,8 +187,8 @@ class Ops:
         log_decay_HN: torch.Tensor,
         visible_NS: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A recurrent layer's rows behind its state: :func:`~spec_sdk.ops.gated_delta.gated_delta`, in float32."""
-        return gated_delta(state_HVD, earlier, q_GND, k_GND, v_HNV, gain_HN, log_decay_HN, visible_NS)
+        """A recurrent layer's rows behind its state: :func:`~spec_sdk.ops.gated_delta.gated_delta`."""
+        return gated_delta(state_HVD, state_path_H, earlier, q_GND, k_GND, v_HNV, gain_HN, log_decay_HN, visible_NS)
 
     def tree_attention(
         self,

@@ -20,6 +20,7 @@ import torch
 
 def gated_delta(
     state_HVD: torch.Tensor,
+    state_path_H: torch.Tensor,
     earlier: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     q_GND: torch.Tensor,
     k_GND: torch.Tensor,
@@ -30,27 +31,30 @@ def gated_delta(
     *,
     corrects: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """New rows behind a state and earlier rows: o and u [H, N, V], and Γ [H, N]; all in float32.
+    """New rows behind a state and earlier rows: o and u [H, N, V], in float32, and Γ [H, N], in float64: from a text's
+    beginning on, of which only differences count.
 
-    ``earlier``: k [G, P, D], u [H, P, V] and Γ [H, P] of earlier rows. ``gain_HN`` is b, ``log_decay_HN`` is log a.
-    ``visible_NS``: which rows are on a new row's path, itself among them; earlier rows come first, and no row's path
-    leads over one after it. Without ``corrects`` u is b v: what a linear attention with decay adds to its state
-    (Mamba-2).
+    ``state_path_H``: Γ of the state. ``earlier``: k [G, P, D], u [H, P, V] and Γ [H, P] of earlier rows. ``gain_HN`` is
+    b, ``log_decay_HN`` is log a. ``visible_NS``: which rows are on a new row's path, itself among them; earlier rows
+    come first, and no row's path leads over one after it. Without ``corrects`` u is b v: what a linear attention with
+    decay adds to its state (Mamba-2).
     """
     k_GPD, u_HPV, path_HP = earlier
     (G, N, D), (H, P, V) = k_GND.shape, u_HPV.shape
     visible_NP, visible_NN = visible_NS.tensor_split((P,), 1)
-    path_HN = log_decay_HN @ visible_NN.to(log_decay_HN.dtype).T
-    if P:
-        # it falls along a path, so the last row of it has the least
-        path_HN = path_HN + path_HP[:, None].masked_fill(~visible_NP, 0.0).amin(-1)
+    path_HN = log_decay_HN.to(path_HP.dtype) @ visible_NN.to(path_HP.dtype).T
+    # it falls along a path, so the last row of it has the least
+    before_HN = path_HP[:, None].masked_fill(~visible_NP, 0.0).amin(-1) if P else torch.zeros_like(path_HN)
+    path_HN = path_HN + torch.minimum(before_HN, state_path_H[:, None])
     both_GXD = torch.cat((k_GND, q_GND), 1)
     from_state_GXY = both_GXD @ state_HVD.view(G, -1, D).mT
     from_state_HXV = from_state_GXY.view(G, 2 * N, -1, V).transpose(1, 2).reshape(H, 2 * N, V)
-    from_state_HXV = from_state_HXV * path_HN.exp().repeat(1, 2)[..., None]
+    left_HN = (path_HN - state_path_H[:, None]).to(state_HVD.dtype).exp()
+    from_state_HXV = from_state_HXV * left_HN.repeat(1, 2)[..., None]
     score_GXS = both_GXD @ torch.cat((k_GPD, k_GND), 1).mT
     path_HS = torch.cat((path_HP, path_HN), 1)
-    weight_HNS = (path_HN[..., None] - path_HS[:, None]).masked_fill(~visible_NS, float("-inf")).exp()
+    decay_HNS = (path_HN[..., None] - path_HS[:, None]).to(state_HVD.dtype)
+    weight_HNS = decay_HNS.masked_fill(~visible_NS, float("-inf")).exp()
     score_HXS = score_GXS.repeat_interleave(H // G, 0) * weight_HNS.repeat(1, 2, 1)
     among_keys_HNS, among_queries_HNS = score_HXS.tensor_split((N,), 1)
     u_HNV = v_HNV
@@ -66,11 +70,16 @@ def gated_delta(
 
 
 def folded_state(
-    state_HVD: torch.Tensor, k_GPD: torch.Tensor, u_HPV: torch.Tensor, path_HP: torch.Tensor
+    state_HVD: torch.Tensor,
+    state_path_H: torch.Tensor,
+    k_GPD: torch.Tensor,
+    u_HPV: torch.Tensor,
+    path_HP: torch.Tensor,
 ) -> torch.Tensor:
     """The state [H, V, D] behind a chain of P rows, which come after ``state_HVD``."""
     H, P, V = u_HPV.shape
     end_H1 = path_HP[:, -1:]
-    weighted_HPV = u_HPV * (end_H1 - path_HP).exp()[..., None]
+    weighted_HPV = u_HPV * (end_H1 - path_HP).to(u_HPV.dtype).exp()[..., None]
     added_HVD = weighted_HPV.mT @ k_GPD.repeat_interleave(H // k_GPD.shape[0], 0)
-    return state_HVD * end_H1.exp()[..., None] + added_HVD
+    left_H1 = (end_H1 - state_path_H[:, None]).to(state_HVD.dtype).exp()
+    return state_HVD * left_H1[..., None] + added_HVD

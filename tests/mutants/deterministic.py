@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+IN_PARTS = "plugins/backends/spec_sdk_backends/native/in_parts.py"
 DECODER = "plugins/backends/spec_sdk_backends/native/decoder.py"
 PARTS = "plugins/backends/spec_sdk_backends/native/prompts_in_parts.py"
 OF_PARTS = "tests/native/test_prompts_in_parts.py"
@@ -17,7 +18,7 @@ REFUSED = (f"{OF_PIPELINES}::test_what_is_refused",)
 DETERMINISTIC = (
     Mutant(
         "parts: every part is rotated as the first one",
-        DECODER,
+        IN_PARTS,
         "rotations=work.rotations_of(requests, rows)",
         "rotations=work.rotations_of(requests, slice(0, rows.stop - rows.start))",
         WIDE,
@@ -25,20 +26,20 @@ DETERMINISTIC = (
     Mutant(
         "parts: wide passes are torch's all the same",
         DECODER,
-        "return self._blocks_in_parts(h_BNM, work, first, end) if self.in_parts else None",
+        "return self.blocks_in_parts(h_BNM, work, first, end) if self.in_parts else None",
         "return None",
         WIDE,
     ),
     Mutant(
         "parts: wide logits are torch's all the same",
-        DECODER,
-        "if not self.in_parts or self._narrow(h_BNM):",
-        "if self.in_parts or self._narrow(h_BNM):",
+        IN_PARTS,
+        "if not self.in_parts or self.narrow(h_BNM):",
+        "if self.in_parts or self.narrow(h_BNM):",
         (f"{OF_BITS}::test_logits_of_the_last_rows_of_many_requests",),
     ),
     Mutant(
         "parts: a part's tapped states are those that leave its last block",
-        DECODER,
+        IN_PARTS,
         "states_BNM[requests, rows] = part.hidden[layer]",
         "states_BNM[requests, rows] = result",
         WIDE,

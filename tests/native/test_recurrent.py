@@ -88,7 +88,7 @@ class Fed:
     def numbers(self, end: int) -> list[torch.Tensor]:
         """All that it keeps of columns before ``end``, in float64."""
         kept = [tensor[..., : self.state.index(end), :].double() for tensor in self.state.rows]
-        return kept if self.state.memory_HVD is None else [*kept, self.state.memory_HVD.double()]
+        return kept if self.state.memory is None else [*kept, self.state.memory.state_HVD.double()]
 
 
 def width(mixer: RecurrentMixer) -> int:

@@ -10,6 +10,7 @@ import torch
 from spec_sdk.ops.gated_delta import folded_state, gated_delta
 
 G, H, D, V = 2, 6, 8, 5
+PATH_H = -torch.linspace(0, 5, H, dtype=torch.float64)
 Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -60,19 +61,21 @@ def test_rows_of_a_tree_get_what_the_recurrence_gives_along_their_paths(seed: in
     for end in (12,) if seed % 2 else (1, 4, 9, 12):
         q_GND, k_GND, v_HNV, gain_HN, decay_HN = (part[:, fed:end] for part in rows)
         visible_NS = visible_NN[fed:end, :end]
-        o_HNV, u_HNV, path_HN = gated_delta(state_HVD, earlier, q_GND, k_GND, v_HNV, gain_HN, decay_HN, visible_NS)
+        o_HNV, u_HNV, path_HN = gated_delta(
+            state_HVD, PATH_H, earlier, q_GND, k_GND, v_HNV, gain_HN, decay_HN, visible_NS
+        )
         k_GPD, u_HPV, path_HP = earlier
         earlier = torch.cat((k_GPD, k_GND), 1), torch.cat((u_HPV, u_HNV), 1), torch.cat((path_HP, path_HN), 1)
         for row in range(fed, end):
             after_HVD, wanted_HV = stepped(state_HVD, rows, paths[row])
             torch.testing.assert_close(o_HNV[:, row - fed], wanted_HV)
             k_GPD, u_HPV, path_HP = (part[:, paths[row]] for part in earlier)
-            torch.testing.assert_close(folded_state(state_HVD, k_GPD, u_HPV, path_HP), after_HVD)
+            torch.testing.assert_close(folded_state(state_HVD, PATH_H, k_GPD, u_HPV, path_HP), after_HVD)
         fed = end
 
 
 def test_a_row_behind_nothing_reads_the_state_alone() -> None:
     rows, state_HVD = random_rows(1), torch.randn(H, V, D, dtype=torch.float64)
     none = torch.empty(G, 0, D).double(), torch.empty(H, 0, V).double(), torch.empty(H, 0).double()
-    o_HNV, _, _ = gated_delta(state_HVD, none, *rows, torch.ones(1, 1, dtype=torch.bool))
+    o_HNV, _, _ = gated_delta(state_HVD, PATH_H, none, *rows, torch.ones(1, 1, dtype=torch.bool))
     torch.testing.assert_close(o_HNV[:, 0], stepped(state_HVD, rows, [0])[1])

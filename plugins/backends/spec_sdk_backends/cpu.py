@@ -202,10 +202,9 @@ class CpuBackend(Backend):
         return TorchExecutor(self._compilation.of(decoder), self.ops, not_native)
 
     def _with_states(self, decoder: RecurrentDecoder) -> Executor:
-        if self._activations == AUTO:
-            # last bits of a row hang on which rows before it are in the state, and would tip codes
-            leave_rows_exact(decoder)
-        return TorchExecutor(NativeRecurrentDecoder(decoder), self.ops, "rows are folded into states as they are fed")
+        in_parts = self.deterministic or blocks_round_rows(decoder)
+        bits_vary = "a text that goes on from a snapshot of another's states rounds in other places"
+        return TorchExecutor(NativeRecurrentDecoder(decoder, in_parts), self.ops, bits_vary)
 
     def _not_native(self, decoder: Decoder) -> str | None:
         """Why a decoder's blocks do not run in the native kernels, whose rows do not depend on one another."""

@@ -85,6 +85,10 @@ class RecurrentPassCache(PassCache):
     def of_pass(self, inputs: PassInputs) -> RecurrentPassCache:
         return RecurrentPassCache(self._cache, inputs)
 
+    def of_attention(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of all layers with attention [L, S, G, C, D]."""
+        return super().layers(0, len(self._cache.place))
+
     def layers(self, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         place = self._cache.place[first]
         return super().layers(place, place + end - first)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.model.recurrent.paths import RowPaths
-from spec_sdk.model.recurrent.state import RecurrentState
+from spec_sdk.model.recurrent.state import Memory, RecurrentState
 from spec_sdk.ops import Ops
 
 CHUNK = 64
@@ -35,20 +35,20 @@ class RecurrentMixer(ABC):
     def __call__(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         """What one request's rows get [N, outputs]; their own rows are written to the state."""
         if not paths.is_prompt:
-            return self._settled_rows(projected_NX, state, paths, ops, False)
+            return self._settled_rows(projected_NX, state, paths, ops)
         mixed = [
-            self._settled_rows(projected_NX[first : first + CHUNK], state, paths.chunk(first, end), ops, True)
+            self._settled_rows(projected_NX[first : first + CHUNK], state, paths.chunk(first, end), ops)
             for first in range(0, paths.count, CHUNK)
             for end in (min(first + CHUNK, paths.count),)
         ]
-        # the next request often goes on from here
-        state.settle(paths.end, in_prompt=True)
+        state.settle(paths.end)
+        state.mark()
         return torch.cat(mixed)
 
     def _settled_rows(
-        self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops, in_prompt: bool
+        self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops
     ) -> torch.Tensor:
-        state.go_on(paths.prefix, paths.end, in_prompt)
+        state.go_on(paths.prefix, paths.end)
         return self.rows(projected_NX, state, paths, ops)
 
     @abstractmethod
@@ -127,7 +127,8 @@ class GatedDeltaNet(RecurrentMixer):
             return torch.zeros(shape, device=device, dtype=self.decay_H.dtype)
 
         x_RC = torch.zeros((lead, C), device=device, dtype=dtype)
-        return RecurrentState(lead, [x_RC, wide(G, lead, D), wide(H, lead, V), wide(H, lead, 1)], wide(H, V, D))
+        memory = Memory(wide(H, V, D), wide(H).double())
+        return RecurrentState(lead, [x_RC, wide(G, lead, D), wide(H, lead, V), wide(H, lead, 1).double()], memory)
 
     def rows(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         (N, _), H, V = projected_NX.shape, self.decay_H.shape[0], self.norm_V.shape[0]
@@ -137,10 +138,11 @@ class GatedDeltaNet(RecurrentMixer):
         x_NC = F.silu(self.convolution(x_NC, state, paths))
         q_NY, k_NY, v_NY = x_NC.tensor_split((keys, 2 * keys), -1)
         log_decay_NH = self.decay_H * F.softplus(step_NH.to(self.bias_H.dtype) + self.bias_H)
-        assert state.memory_HVD is not None
+        assert state.memory is not None
         earlier = [state.until(kind, paths.first) for kind in (1, 2, 3)]
         o_HNV, u_HNV, path_HN = ops.gated_delta(
-            state.memory_HVD,
+            state.memory.state_HVD,
+            state.memory.path_H,
             (earlier[0], earlier[1], earlier[2][..., 0]),
             self._heads(q_NY) * self.key_dim**-0.5,
             k_GND := self._heads(k_NY),

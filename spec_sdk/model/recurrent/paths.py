@@ -7,11 +7,14 @@ convolution sees.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
-from spec_sdk.model.recurrent.state import LEAST_PENDING
 from spec_sdk.ops.pass_inputs import PassPart
+
+PROMPT_ROWS = 16
+"""A chain of more rows is a prompt, or a part of one."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,15 @@ class RowPaths:
         """The column behind the last row."""
         return self.first + self.count
 
+    @cached_property
+    def last_position(self) -> int:
+        """That of the row farthest from the text's beginning."""
+        return self.end - 1 if self.part is None else int(self.part.mask.query_position_N.max())
+
     @property
     def is_prompt(self) -> bool:
         """Whether these are so many rows of a chain that they are committed, all of them."""
-        return self.part is None and self.count > LEAST_PENDING
+        return self.part is None and self.count > PROMPT_ROWS
 
     def chunk(self, start: int, end: int) -> RowPaths:
         """Rows ``start`` … ``end - 1`` of a chain, of which the earlier ones count as prefix."""

@@ -1,9 +1,10 @@
 """What one recurrent layer keeps of one request: a state, and the rows that came after it.
 
 A state cannot be taken back, so it stays some tokens behind: the rows of committed tokens after it, and of a tree's
-nodes, are kept beside it as K and V are in a KV cache, and what a pass rejects costs nothing. The oldest rows are
-folded into the state when there are many. Copies of earlier states (:class:`Snapshot`) are what a later request goes on
-from that has only the beginning of the text in common.
+nodes, are kept beside it as K and V are in a KV cache, and what a pass rejects costs nothing. Old rows are folded into
+the state step by step. Which state a row goes on from hangs on its position alone (:func:`tokens_in_state`), and on no
+pass, so that kernels can give a row the same bits in every pass. Copies of earlier states (:class:`Snapshot`) are what
+a later request goes on from that has only the beginning of the text in common.
 
 Legend: R rows that there is room for, K rows before the state, … the dims of what a row keeps, H heads, D key dim, V
 value dim.
@@ -19,11 +20,11 @@ import torch
 from spec_sdk.model.kv_cache import moves_of
 from spec_sdk.ops.gated_delta import folded_state
 
-MOST_PENDING = 48
-"""Rows of committed tokens after a state; more are folded into it."""
+STEP = 32
+"""Rows that are folded into a state at a time."""
 
-LEAST_PENDING = 16
-"""So many of them are left, so that a text may be gone on with in another way a few tokens before its end."""
+BEHIND = 64
+"""Tokens at least between a row and the state that it goes on from: nodes of trees so deep have theirs."""
 
 SNAPSHOT_EVERY = 512
 """Tokens between the snapshots of a text."""
@@ -32,18 +33,48 @@ MOST_SNAPSHOTS = 3
 """Snapshots of a request, beside the state itself."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A state behind ``length`` tokens: K rows of every kind before it [..., K, ·], and S [H, V, D] or none."""
+def tokens_in_state(position: int) -> int:
+    """How many tokens are in the state that the row at this position goes on from.
 
-    length: int
-    rows: tuple[torch.Tensor, ...]
-    memory_HVD: torch.Tensor | None
+    >>> [tokens_in_state(position) for position in (0, 95, 96, 127, 128)]
+    [0, 0, 32, 32, 64]
+    """
+    return max(0, (position - BEHIND) // STEP * STEP)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """S [H, V, D], and the sum Γ [H] of log decays along the text up to it, in float64."""
+
+    state_HVD: torch.Tensor
+    path_H: torch.Tensor
 
     @property
     def nbytes(self) -> int:
-        held = [*self.rows, *([] if self.memory_HVD is None else [self.memory_HVD])]
-        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+        return sum(tensor.numel() * tensor.element_size() for tensor in (self.state_HVD, self.path_H))
+
+    def folded(self, k_GPD: torch.Tensor, u_HPV: torch.Tensor, path_HP: torch.Tensor) -> Memory:
+        """That behind P more rows of a chain."""
+        state_HVD = folded_state(self.state_HVD, self.path_H, k_GPD, u_HPV, path_HP)
+        return Memory(state_HVD, path_HP[:, -1].clone())
+
+    def empty(self) -> Memory:
+        """That before a text."""
+        return Memory(torch.zeros_like(self.state_HVD), torch.zeros_like(self.path_H))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is kept of the first ``length`` tokens: K rows of every kind [..., K, ·], and a memory if there is one."""
+
+    length: int
+    rows: tuple[torch.Tensor, ...]
+    memory: Memory | None
+
+    @property
+    def nbytes(self) -> int:
+        rows = sum(tensor.numel() * tensor.element_size() for tensor in self.rows)
+        return rows + (0 if self.memory is None else self.memory.nbytes)
 
 
 class RecurrentState:
@@ -51,32 +82,35 @@ class RecurrentState:
     tokens.
 
     ``rows``: a tensor [..., R, ·] of every kind of number that a row keeps, zero before the text begins. The row of
-    cache column c is number ``c - length + lead`` in each of them.
+    cache column c is number ``c - length + lead`` in each of them. With a ``memory`` these are x, k, u and Γ; else x
+    alone. ``further``: memories of the next steps, of which a tree's deeper nodes go on from.
     """
 
-    def __init__(self, lead: int, rows: Sequence[torch.Tensor], memory_HVD: torch.Tensor | None = None) -> None:
+    def __init__(self, lead: int, rows: Sequence[torch.Tensor], memory: Memory | None = None) -> None:
         self.length = 0
         self.lead = lead
         self.rows = tuple(rows)
-        self.memory_HVD = memory_HVD
+        self.memory = memory
+        self.further: list[Memory] = []
         self.snapshots: list[Snapshot] = []
-        self._after_prompt = False
+        self._marked: int | None = None
         self._end = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of state, rows and snapshots."""
-        held = [*self.rows, *([] if self.memory_HVD is None else [self.memory_HVD])]
-        own = sum(tensor.numel() * tensor.element_size() for tensor in held)
-        return own + sum(snapshot.nbytes for snapshot in self.snapshots)
+        """Bytes of states, rows and snapshots."""
+        rows = sum(tensor.numel() * tensor.element_size() for tensor in self.rows)
+        memories = [*self.further, *([] if self.memory is None else [self.memory])]
+        snapshots = sum(snapshot.nbytes for snapshot in self.snapshots)
+        return rows + sum(memory.nbytes for memory in memories) + snapshots
 
     def index(self, column: int) -> int:
         """Where the row of a cache column lies."""
         return column - self.length + self.lead
 
-    def go_on(self, prefix: int, end: int, in_prompt: bool) -> None:
-        """Fold old rows, as :meth:`settle` does, and have room for those up to column ``end``."""
-        self.settle(prefix, in_prompt)
+    def go_on(self, prefix: int, end: int) -> None:
+        """Fold what is old behind ``prefix`` committed tokens, and have room for rows up to column ``end``."""
+        self.settle(prefix)
         self.reserve(end)
 
     def reserve(self, end: int) -> None:
@@ -102,25 +136,40 @@ class RecurrentState:
                 kept = tensor[..., move.source : move.source + move.count, :].clone()
                 tensor[..., move.target : move.target + move.count, :] = kept
 
-    def settle(self, prefix: int, in_prompt: bool) -> None:
-        """Fold old rows into the state if there are many before ``prefix``, all of them committed. ``in_prompt``: rows
-        of a long chain follow. Rows that nobody wrote count as zero, as K and V in a KV cache do.
+    def settle(self, prefix: int) -> None:
+        """Fold the rows that those behind ``prefix`` tokens, all of them committed, have in their state. Rows that
+        nobody wrote count as zero, as K and V in a KV cache do.
 
         Raises RuntimeError for a prefix that the state is beyond.
         """
         if prefix < self.length:
             raise RuntimeError(f"a recurrent state of {self.length} tokens cannot go on behind {prefix}")
+        # of a pass that was interrupted
+        del self.further[max(0, prefix - self.length) // STEP :]
+        wanted = max(self.length, tokens_in_state(prefix))
         if self.index(prefix) > self.rows[0].shape[-2]:
             # nobody feeds a model so: passes of a length are measured so
-            self.length = prefix - LEAST_PENDING
-        pending = prefix - self.length
-        if pending > MOST_PENDING:
-            count = pending - LEAST_PENDING
-            crosses = (self.length + count) // SNAPSHOT_EVERY > self.length // SNAPSHOT_EVERY
-            if self.length and (crosses or (self._after_prompt and not in_prompt)):
-                self._keep(self._snapshot())
-            self._fold(count)
-        self._after_prompt = in_prompt or (self._after_prompt and pending <= MOST_PENDING)
+            self.length = wanted
+        if steps := (wanted - self.length) // STEP:
+            self._fold(steps)
+
+    def look_ahead(self, prefix: int, position: int) -> None:
+        """Have the ``further`` memories that rows up to ``position`` behind ``prefix`` tokens go on from."""
+        there = min(tokens_in_state(position), prefix // STEP * STEP)
+        while self.memory is not None and self.length + STEP * len(self.further) < there:
+            before = self.further[-1] if self.further else self.memory
+            self.further.append(self.folded(before, STEP * len(self.further)))
+
+    def folded(self, memory: Memory, first: int) -> Memory:
+        """That behind one more step of rows, which are the ones from number ``first`` behind the state on."""
+        _, k_GPD, u_HPV, path_HP1 = (
+            tensor[..., self.lead + first : self.lead + first + STEP, :] for tensor in self.rows
+        )
+        return memory.folded(k_GPD, u_HPV, path_HP1[..., 0])
+
+    def mark(self) -> None:
+        """Remember this state when it is left: the next request often goes on from here."""
+        self._marked = self.length
 
     def keeps(self, length: int) -> int:
         """How many of the first ``length`` tokens can be gone on from, all of them having been fed."""
@@ -130,6 +179,7 @@ class RecurrentState:
 
     def roll_back(self, length: int) -> None:
         """Go back to ``length`` tokens, which :meth:`keeps` said can be gone on from."""
+        del self.further[max(0, length - self.length) // STEP :]
         if length >= self.length:
             return
         self.snapshots = [snapshot for snapshot in self.snapshots if snapshot.length <= length]
@@ -139,33 +189,36 @@ class RecurrentState:
             tensor.zero_()
             if found is not None:
                 tensor[..., : self.lead, :] = found.rows[i]
-        if self.memory_HVD is not None:
-            self.memory_HVD = torch.zeros_like(self.memory_HVD) if found is None else found.memory_HVD
+        if self.memory is not None:
+            self.memory = self.memory.empty() if found is None else found.memory
         self.length = length
-        self._after_prompt = found is not None
+        self._marked = length or None
 
-    def _fold(self, count: int) -> None:
-        """Fold the first ``count`` rows behind the state into it."""
-        end = self.lead + count
-        if self.memory_HVD is not None:
-            _, k_GRD, u_HRV, path_HR1 = self.rows
-            folded = slice(self.lead, end)
-            path_HP = path_HR1[:, folded, 0].clone()
-            self.memory_HVD = folded_state(self.memory_HVD, k_GRD[:, folded], u_HRV[:, folded], path_HP)
-            path_HR1 -= path_HP[:, -1:, None]
-        reach = self._reach(count)
+    def drop_rows(self, count: int) -> None:
+        """The rows behind the first ``count`` of each kind move up."""
+        reach = self.reach(count)
         for tensor in self.rows:
             tensor[..., : reach - count, :] = tensor[..., count:reach, :].clone()
-        self.length += count
 
-    def _reach(self, count: int) -> int:
-        """How many of the rows mean something before ``count`` are folded: to the end of the last pass."""
+    def reach(self, count: int) -> int:
+        """How many rows mean something before the first ``count`` are dropped: to the end of the last pass."""
         return min(max(self.index(self._end), self.lead + count), self.rows[0].shape[-2])
 
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(
-            self.length, tuple(tensor[..., : self.lead, :].clone() for tensor in self.rows), self.memory_HVD
-        )
+    def _fold(self, steps: int) -> None:
+        """Fold so many steps of rows into the state."""
+        for step in range(steps):
+            length = self.length + step * STEP
+            if length and (length % SNAPSHOT_EVERY == 0 or length == self._marked):
+                self._keep(self._snapshot(step * STEP))
+            if self.memory is not None:
+                self.memory = self.further.pop(0) if self.further else self.folded(self.memory, step * STEP)
+        self.drop_rows(steps * STEP)
+        self.length += steps * STEP
+
+    def _snapshot(self, first: int) -> Snapshot:
+        """With the rows before number ``first`` behind the state."""
+        rows = tuple(tensor[..., first : first + self.lead, :].clone() for tensor in self.rows)
+        return Snapshot(self.length + first, rows, self.memory)
 
     def _keep(self, snapshot: Snapshot) -> None:
         """Keep it in the place of an earlier one if there are many: of the one whose neighbours are nearest."""

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from spec_sdk.model.recurrent.layers import CausalConvolution, RecurrentMixer
 from spec_sdk.model.recurrent.paths import RowPaths
-from spec_sdk.model.recurrent.state import RecurrentState
+from spec_sdk.model.recurrent.state import Memory, RecurrentState
 from spec_sdk.ops import Ops
 from spec_sdk.ops.gated_delta import gated_delta
 
@@ -52,7 +52,8 @@ class StateSpace(RecurrentMixer):
             return torch.zeros(shape, device=device, dtype=self.decay_H.dtype)
 
         x_RC = torch.zeros((lead, C), device=device, dtype=dtype)
-        return RecurrentState(lead, [x_RC, wide(G, lead, D), wide(H, lead, V), wide(H, lead, 1)], wide(H, V, D))
+        memory = Memory(wide(H, V, D), wide(H).double())
+        return RecurrentState(lead, [x_RC, wide(G, lead, D), wide(H, lead, V), wide(H, lead, 1).double()], memory)
 
     def rows(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         N, H, G, D = len(projected_NX), self.decay_H.shape[0], self.groups, self.state_dim
@@ -63,11 +64,12 @@ class StateSpace(RecurrentMixer):
         step_HN = F.softplus(step_NH.to(self.bias_H.dtype) + self.bias_H).clamp(*self.step_limit).T
         x_HNV = x_NY.view(N, H, -1).transpose(0, 1)
         b_GND, c_GND = (part.view(N, G, D).transpose(0, 1) for part in (b_NX, c_NX))
-        assert state.memory_HVD is not None
+        assert state.memory is not None
         k_GPD, u_HPV, path_HP1 = (state.until(kind, paths.first) for kind in (1, 2, 3))
         visible_NS, log_decay_HN = paths.visible_NS(state.length), self.decay_H[:, None] * step_HN
         o_HNV, u_HNV, path_HN = gated_delta(
-            state.memory_HVD,
+            state.memory.state_HVD,
+            state.memory.path_H,
             (k_GPD, u_HPV, path_HP1[..., 0]),
             *(c_GND, b_GND, x_HNV, step_HN, log_decay_HN, visible_NS),
             corrects=False,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ import torch
 from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass, Rotations
 from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.model.rope import Rotation, RotationsAt
-from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized_linear import QuantizedProjection
 from spec_sdk_backends.native.attention import MOST_ROWS, knows_heads, reads_in_place
 from spec_sdk_backends.native.crossover import most_rows
@@ -31,6 +29,7 @@ from spec_sdk_backends.native.feed_forward import (
     matrix_of,
     unknown_feed_forward,
 )
+from spec_sdk_backends.native.in_parts import InParts
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
@@ -78,7 +77,7 @@ def leave_rows_exact(decoder: Decoder) -> None:
             most_rows(decoder.dtype, part.quantized.bits)
 
 
-class NativeDecoder(RestagedDecoder):
+class NativeDecoder(InParts, RestagedDecoder):
     """A decoder of blocks that :func:`unknown_block` has nothing against.
 
     ``in_parts``: wide passes run natively too, part by part, so that a row gets the same bits in every pass.
@@ -92,7 +91,7 @@ class NativeDecoder(RestagedDecoder):
         super().__init__(decoder)
         self.in_parts = in_parts
         self._dtype_number = DTYPES[self.dtype]
-        self._most_rows = min(MOST_ROWS, most_rows(self.dtype))
+        self.most_rows = min(MOST_ROWS, most_rows(self.dtype))
         self.native_shape = shape_of(self)
         gains = [block.input_norm_M for block in self.blocks]
         self.native_blocks = (Block * self.layers)(*(block_of(self, layer, gain) for layer, gain in enumerate(gains)))
@@ -107,8 +106,8 @@ class NativeDecoder(RestagedDecoder):
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         if torch.is_grad_enabled() or not reads_in_place(work.cache):
             return None
-        if not self._narrow(h_BNM):
-            return self._blocks_in_parts(h_BNM, work, first, end) if self.in_parts else None
+        if not self.narrow(h_BNM):
+            return self.blocks_in_parts(h_BNM, work, first, end) if self.in_parts else None
         of_pass, cache = Pass.of(work.inputs), Cache.of_pass(work.cache, self.layers)
         h_BNM, rotations = h_BNM.clone(memory_format=torch.contiguous_format), PassRotations(work)
         left = {layer: torch.empty_like(h_BNM) for layer in work.taps if first < layer < end}
@@ -119,45 +118,10 @@ class NativeDecoder(RestagedDecoder):
         work.record(end, h_BNM)
         return h_BNM
 
-    def _blocks_in_parts(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor:
-        """The same, ``_most_rows`` rows at a time, each part through all blocks before the next one begins."""
-        B, N, _ = h_BNM.shape
-        recorded = {layer: torch.zeros_like(h_BNM) for layer in work.taps if first < layer < end}
-        result_BNM = torch.zeros_like(h_BNM)
-        for requests, rows in parts(B, N, self._most_rows):
-            inputs = work.inputs.part(requests, rows)
-            if not inputs.live_B.any():
-                continue
-            part = replace(
-                work,
-                rotations=work.rotations_of(requests, rows),
-                inputs=inputs,
-                cache=work.cache.of_pass(inputs),
-                hidden={},
-            )
-            result = self.blocks_at_once(h_BNM[requests, rows], part, first, end)
-            assert result is not None
-            result_BNM[requests, rows] = result
-            for layer, states_BNM in recorded.items():
-                states_BNM[requests, rows] = part.hidden[layer]
-        for layer, states_BNM in recorded.items():
-            work.record(layer, states_BNM)
-        work.record(end, result_BNM)
-        return result_BNM
-
-    def logits_with(self, h_BNM: torch.Tensor, output_head: Projection) -> torch.Tensor:
-        if not self.in_parts or self._narrow(h_BNM):
-            return super().logits_with(h_BNM, output_head)
-        B, N, _ = h_BNM.shape
-        logits_BNR = h_BNM.new_empty((B, N, output_head.outputs))
-        for requests, rows in parts(B, N, self._most_rows):
-            logits_BNR[requests, rows] = super().logits_with(h_BNM[requests, rows].contiguous(), output_head)
-        return logits_BNR
-
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        if not self._narrow(h_BNM):
+        if not self.narrow(h_BNM):
             return super().pre_attention(layer, h_BNM, work)
         (B, N, _), c = h_BNM.shape, self.config
         H, G = c.num_heads, c.num_kv_heads
@@ -178,7 +142,7 @@ class NativeDecoder(RestagedDecoder):
         return qkv_BNXD[:, :, :H], qkv_BNXD[:, :, H : H + G], qkv_BNXD[:, :, H + G :]
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
-        if not self._narrow(h_BNM):
+        if not self.narrow(h_BNM):
             return super().post_attention(layer, h_BNM, a_BNM)
         h_BNM, a_BNM = h_BNM.clone(memory_format=torch.contiguous_format), a_BNM.contiguous()
         library().spec_after(
@@ -195,23 +159,6 @@ class NativeDecoder(RestagedDecoder):
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
         found = rms_norm(x, gain, self.config.rms_norm_eps)
         return super()._norm(x, gain) if found is None else found
-
-    def _narrow(self, h_BNM: torch.Tensor) -> bool:
-        return h_BNM.shape[0] * h_BNM.shape[1] <= self._most_rows and not torch.is_grad_enabled()
-
-
-def parts(requests: int, rows: int, most: int) -> list[tuple[slice, slice]]:
-    """A pass [requests, rows] in parts of at most ``most`` rows: some requests whole, or some rows of one, in order.
-
-    >>> parts(3, 2, 4)
-    [(slice(0, 2, None), slice(0, 2, None)), (slice(2, 3, None), slice(0, 2, None))]
-    >>> parts(1, 5, 3)
-    [(slice(0, 1, None), slice(0, 3, None)), (slice(0, 1, None), slice(3, 5, None))]
-    """
-    if rows <= most:
-        step = most // rows
-        return [(slice(b, min(b + step, requests)), slice(0, rows)) for b in range(0, requests, step)]
-    return [(slice(b, b + 1), slice(n, min(n + most, rows))) for b in range(requests) for n in range(0, rows, most)]
 
 
 def run_blocks(

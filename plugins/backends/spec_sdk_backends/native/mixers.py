@@ -68,12 +68,13 @@ class NativeDeltaNet(GatedDeltaNet):
 
     def new_state(self, device: torch.device, dtype: torch.dtype) -> RecurrentState:
         made = super().new_state(device, dtype)
-        return NativeState(self.native, made.lead, made.rows, made.memory_HVD)
+        return NativeState(self.native, made.lead, made.rows, made.memory)
 
     def rows(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         if not _takes(projected_NX, state):
             return super().rows(projected_NX, state, paths, ops)
         given_NY = projected_NX.new_empty((len(projected_NX), self.outputs))
+        state.look_ahead(paths.prefix, paths.last_position)
         kept, rows = Kept.of(state), NewRows.of(paths)
         library().spec_gated_delta(
             DTYPES[projected_NX.dtype],

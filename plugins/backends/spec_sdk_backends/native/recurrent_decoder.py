@@ -22,6 +22,7 @@ from spec_sdk_backends.native.attention import MOST_ROWS, reads_in_place
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import PassRotations, block_of, shape_of, unknown_stages
 from spec_sdk_backends.native.feed_forward import matrix_of
+from spec_sdk_backends.native.in_parts import InParts
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.mixers import NativeDeltaNet, NativeShortConvolution
 from spec_sdk_backends.native.norm import rms_norm
@@ -52,10 +53,13 @@ def unknown_recurrent(decoder: RecurrentDecoder) -> str | None:
     return unknown_stages(decoder)
 
 
-class NativeRecurrentDecoder(RecurrentDecoder):
-    """A decoder of blocks that :func:`unknown_recurrent` has nothing against."""
+class NativeRecurrentDecoder(InParts, RecurrentDecoder):
+    """A decoder of blocks that :func:`unknown_recurrent` has nothing against.
 
-    def __init__(self, decoder: Decoder) -> None:
+    ``in_parts``: wide passes run natively too, part by part.
+    """
+
+    def __init__(self, decoder: Decoder, in_parts: bool = False) -> None:
         super().__init__(
             decoder.config,
             decoder.blocks,
@@ -64,31 +68,37 @@ class NativeRecurrentDecoder(RecurrentDecoder):
             decoder.output_head,
             sources=decoder.sources,
         )
-        self._most_rows = min(MOST_ROWS, most_rows(self.dtype))
+        self.in_parts = in_parts
+        self.most_rows = min(MOST_ROWS, most_rows(self.dtype))
         self._shape = shape_of(self)
         self._native_blocks = (MixedBlock * self.layers)(*map(self._native_block, range(self.layers)))
 
     def subset(self, layers: Sequence[int]) -> NativeRecurrentDecoder:
-        return NativeRecurrentDecoder(super().subset(layers))
+        return NativeRecurrentDecoder(super().subset(layers), self.in_parts)
 
     def rotations_at(self, position_BN: torch.Tensor, positions: int) -> RotationsAt:
         """The same, whose rows are looked up by those who need them: the kernels read the tables."""
         return RotationsAt(self._rotary, position_BN, positions)
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
-        narrow = h_BNM.shape[0] * h_BNM.shape[1] <= self._most_rows
-        if not narrow or torch.is_grad_enabled() or not reads_in_place(work.cache):
+        if torch.is_grad_enabled() or not reads_in_place(work.cache):
             return None
         cache = work.cache
         assert isinstance(cache, RecurrentPassCache)
         carrying = [layer for layer in range(first, end) if layer in self.mixers]
+        if not self.narrow(h_BNM):
+            if not self.in_parts:
+                return None
+            h_BNM = self.blocks_in_parts(h_BNM, work, first, end)
+            _end(cache, carrying)
+            return h_BNM
         kept = _begin(cache, carrying)
         h_BNM, rotations = h_BNM.clone(memory_format=torch.contiguous_format), PassRotations(work)
         left = {layer: torch.empty_like(h_BNM) for layer in work.taps if first < layer < end}
         places = (_POINTER * (end - first))()
         for layer, state_BNM in left.items():
             places[layer - first - 1] = state_BNM.data_ptr()
-        of_pass, storage = Pass.of(work.inputs), Cache.of_pass(cache, len(self._place))
+        of_pass, storage = Pass.of(work.inputs), Cache.of(*cache.of_attention())
         library().spec_mixed_blocks(
             DTYPES[self.dtype],
             address(self._shape),
@@ -148,7 +158,8 @@ def _begin(cache: RecurrentPassCache, layers: Sequence[int]) -> Any:
         paths = cache.paths(part)
         for i, layer in enumerate(layers):
             state = cache.state(layer, part.slot)
-            state.go_on(paths.prefix, paths.end, paths.is_prompt)
+            state.go_on(paths.prefix, paths.end)
+            state.look_ahead(paths.prefix, paths.last_position)
             kept[i * len(parts) + b] = Kept.of(state)
     return kept
 
@@ -158,4 +169,6 @@ def _end(cache: RecurrentPassCache, layers: Sequence[int]) -> None:
         paths = cache.paths(part)
         if paths.is_prompt:
             for layer in layers:
-                cache.state(layer, part.slot).settle(paths.end, in_prompt=True)
+                state = cache.state(layer, part.slot)
+                state.settle(paths.end)
+                state.mark()

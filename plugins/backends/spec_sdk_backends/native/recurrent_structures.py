@@ -13,9 +13,11 @@ import torch
 
 from spec_sdk.model.recurrent.layers import CausalConvolution, GatedDeltaNet
 from spec_sdk.model.recurrent.paths import RowPaths
-from spec_sdk.model.recurrent.state import RecurrentState
+from spec_sdk.model.recurrent.state import BEHIND, STEP, RecurrentState
 from spec_sdk_backends.native.structures import in_a_row
 
+MOST_MEMORIES = 1 + BEHIND // STEP
+"""States that rows of a pass may go on from: nodes of trees that are so deep."""
 _WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
 
@@ -54,39 +56,42 @@ class DeltaNet(ctypes.Structure):
 
 
 class Kept(ctypes.Structure):
-    """One layer's state [H, V, D] and rows: x [R, C], k [G, R, D], u [H, R, V] and Γ [H, R, 1]; or x alone.
+    """One layer's rows, x [R, C], k [G, R, D], u [H, R, V] and Γ [H, R, 1], and memories, a state [H, V, D] and its Γ
+    [H] each, from that of ``length`` tokens on; or x alone.
 
     Whoever makes one keeps the state as it is.
     """
 
     _fields_ = [
         *((name, _WHOLE) for name in ("length", "lead", "room")),
-        *((name, _POINTER) for name in ("x", "k", "u", "path", "memory")),
+        *((name, _POINTER) for name in ("x", "k", "u", "path")),
+        *((name, _WHOLE) for name in ("step", "behind", "memories")),
+        ("memory", _POINTER * MOST_MEMORIES),
+        ("memory_path", _POINTER * MOST_MEMORIES),
     ]
 
     @classmethod
     def of(cls, state: RecurrentState) -> Self:
         x_RC, *others = state.rows
         places = [tensor.data_ptr() for tensor in others] if others else [None] * 3
-        memory_HVD = state.memory_HVD
-        return cls(
-            state.length,
-            state.lead,
-            x_RC.shape[0],
-            x_RC.data_ptr(),
-            *places,
-            None if memory_HVD is None else memory_HVD.data_ptr(),
+        memories = [] if state.memory is None else [state.memory, *state.further][:MOST_MEMORIES]
+        made = cls(
+            *(state.length, state.lead, x_RC.shape[0], x_RC.data_ptr(), *places),
+            *(STEP, BEHIND, len(memories)),
         )
+        for i, memory in enumerate(memories):
+            made.memory[i], made.memory_path[i] = memory.state_HVD.data_ptr(), memory.path_H.data_ptr()
+        return made
 
     @staticmethod
     def suits(state: RecurrentState, dtype: torch.dtype) -> bool:
         """Whether the kernels read and write it where it lies, beside rows in ``dtype``."""
         x_RC, *others = state.rows
-        wide = others if state.memory_HVD is None else [*others, state.memory_HVD]
+        wide = [*others[:2], *([] if state.memory is None else [state.memory.state_HVD])]
         return (
             x_RC.dtype == dtype
-            and x_RC.is_contiguous()
-            and all(tensor.dtype == torch.float32 and tensor.is_contiguous() for tensor in wide)
+            and all(tensor.is_contiguous() for tensor in (x_RC, *others, *wide))
+            and all(tensor.dtype == torch.float32 for tensor in wide)
         )
 
 

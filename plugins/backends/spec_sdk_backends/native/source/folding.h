@@ -1,5 +1,5 @@
-// The oldest rows behind a gated delta net's state folded into it: S becomes e^Γ S + Σ e^(Γ - Γ_i) u_i k_iᵀ, Γ that of the
-// last of them; the other rows move to where they were.
+// Rows behind a gated delta net's state folded into it: S becomes e^(Γ - Γ_S) S + Σ e^(Γ - Γ_i) u_i k_iᵀ, Γ that of the
+// last of them; and the other rows move to where they were.
 #pragma once
 
 #include "gated_delta.h"
@@ -54,11 +54,32 @@ template <class T> void move_up(T* rows, int64_t count, int64_t reach, int64_t s
     std::copy(rows + count * size, rows + reach * size, rows);
 }
 
-// this thread's part; ``to`` [H, V, D] may be the state itself; the rows behind number ``reach`` mean nothing
-template <class T> void fold(const DeltaNet& net, const Kept& kept, int64_t count, int64_t reach, float* to) {
+// this thread's part of to [H, V, D] and to_path [H]: a state and its Γ behind ``count`` more rows, from number ``first``
+// on behind the one that is kept
+inline void fold(const DeltaNet& net, const Kept& kept, const float* from, const double* from_path, int64_t first,
+                 int64_t count, float* to, double* to_path) {
     thread_local std::vector<float> weighted;
-    int64_t D = net.key_dim, V = net.value_dim, C = net.convolution.channels, lead = kept.lead;
+    int64_t D = net.key_dim, V = net.value_dim, begin = kept.lead + first;
     weighted.resize(count * V);
+    Team::Part part = Team::part_of(net.key_heads);
+    for (int64_t h = part.first * net.shared(); h < part.end * net.shared(); h++) {
+        const float* u = kept.u + (h * kept.room + begin) * V;
+        const double* path = kept.path + h * kept.room + begin;
+        double last = path[count - 1];
+        for (int64_t i = 0; i < count; i++) {
+            float left = exponential(float(last - path[i]));
+            for (int64_t v = 0; v < V; v++) weighted[i * V + v] = left * u[i * V + v];
+        }
+        const float* keys = kept.k + (h / net.shared() * kept.room + begin) * D;
+        float left = exponential(float(last - from_path[h]));
+        fold_state(from + h * V * D, left, weighted.data(), V, keys, count, D, to + h * V * D);
+        to_path[h] = last;
+    }
+}
+
+// this thread's part of the rows behind the first ``count``, which move up; those behind number ``reach`` mean nothing
+template <class T> void drop_rows(const DeltaNet& net, const Kept& kept, int64_t count, int64_t reach) {
+    int64_t D = net.key_dim, V = net.value_dim, C = net.convolution.channels;
     Team::Part channels = Team::part_of(C);
     for (int64_t r = 0; r < reach - count; r++) {
         T* row = (T*)kept.x + r * C;
@@ -66,20 +87,10 @@ template <class T> void fold(const DeltaNet& net, const Kept& kept, int64_t coun
     }
     Team::Part part = Team::part_of(net.key_heads);
     for (int64_t g = part.first; g < part.end; g++) {
-        float* keys = kept.k + g * kept.room * D;
         for (int64_t h = g * net.shared(); h < (g + 1) * net.shared(); h++) {
-            float *u = kept.u + h * kept.room * V, *path = kept.path + h * kept.room;
-            float last = path[lead + count - 1];
-            for (int64_t i = 0; i < count; i++) {
-                float left = exponential(last - path[lead + i]);
-                for (int64_t v = 0; v < V; v++) weighted[i * V + v] = left * u[(lead + i) * V + v];
-            }
-            fold_state(kept.memory + h * V * D, exponential(last), weighted.data(), V, keys + lead * D, count, D,
-                       to + h * V * D);
-            for (int64_t r = 0; r < reach; r++) path[r] -= last;
-            move_up(u, count, reach, V);
-            move_up(path, count, reach, 1);
+            move_up(kept.u + h * kept.room * V, count, reach, V);
+            move_up(kept.path + h * kept.room, count, reach, 1);
         }
-        move_up(keys, count, reach, D);
+        move_up(kept.k + g * kept.room * D, count, reach, D);
     }
 }

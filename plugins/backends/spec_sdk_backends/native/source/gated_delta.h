@@ -34,7 +34,7 @@ struct DeltaRoom {
     std::vector<float> both;        // [2N, D]: keys, then queries
     std::vector<float> value;       // [H/G, N, V]
     std::vector<float> score;       // [2N, S]: of ``both`` and all keys
-    std::vector<float> from_state;  // [2N, V]: of ``both`` and a state
+    std::vector<float> from_state[MOST_MEMORIES];  // [2N, V]: of ``both`` and a state
     std::vector<float> weights;     // [2, S]: of earlier rows' u in a row's u, and in its o
     std::vector<float> sums;        // [2, V]
     std::vector<int32_t> place;     // [S]: the rows of a path, counted from the state on
@@ -120,7 +120,9 @@ template <class T> class DeltaHeads {
         room.both.resize(2 * _rows * net.key_dim);
         room.value.resize(net.shared() * _rows * net.value_dim);
         room.score.resize(2 * _rows * in_tiles(_behind));
-        room.from_state.resize(2 * _rows * in_tiles(net.value_dim));
+        _memories = 1;
+        for (int64_t n = 0; n < _rows; n++) _memories = std::max(_memories, 1 + kept.memory_of(paths.position(n)));
+        for (int64_t i = 0; i < _memories; i++) room.from_state[i].resize(2 * _rows * in_tiles(net.value_dim));
         room.weights.resize(2 * _behind);
         room.sums.resize(2 * net.value_dim);
         room.place.resize(_behind);
@@ -167,23 +169,26 @@ template <class T> class DeltaHeads {
     // the rows of state h, which rows know by the number ``head``
     void run_values(int64_t h, int64_t head, const float* value) {
         int64_t D = _net.key_dim, V = _net.value_dim;
-        const float* state = _room.from_state.data();
         int64_t stride = in_tiles(V), own = _behind - _rows;
         float* u = _kept.u + (h * _kept.room + _kept.lead) * V;
         fetch(u, (_behind - _rows) * V);
-        dots(_kept.memory + h * V * D, V, _room.both.data(), 2 * _rows, D, _room.from_state.data());
-        float* path = _kept.path + h * _kept.room + _kept.lead;
+        for (int64_t i = 0; i < _memories; i++)
+            dots(_kept.memory[i] + h * V * D, V, _room.both.data(), 2 * _rows, D, _room.from_state[i].data());
+        double* path = _kept.path + h * _kept.room + _kept.lead;
         for (int64_t n = 0; n < _rows; n++) {
             const T* row = _projected + n * _stride + _net.convolution.channels;
             const T* gains = row + _net.values();
             float step = to_float(gains[_net.value_heads + head]) + _net.bias[head];
-            int64_t count = find_path(n);
-            float decay = decay_before(count, path) + _net.decay[head] * softplus(step);
+            int64_t count = find_path(n), memory = _kept.memory_of(_paths.position(n)), first = memory * _kept.step;
+            double before = _kept.memory_path[memory][h];
+            double decay = decay_before(count, path, before) + double(_net.decay[head] * softplus(step));
             path[own + n] = decay;
-            weigh_path(n, count, path);
-            float *sum = _room.sums.data(), *o = sum + V, *to = u + (own + n) * V;
-            weigh_rows(u, V, _room.place.data(), _room.weights.data(), _room.weights.data() + _behind, count, sum, o);
-            float left = exponential(decay), gain = sigmoid(to_float(gains[head]));
+            weigh_path(n, first, count, path);
+            float *sum = _room.sums.data(), *o = sum + V, *to = u + (own + n) * V, *weights = _room.weights.data();
+            weigh_rows(u, V, _room.place.data() + first, weights + first, weights + _behind + first, count - first, sum,
+                       o);
+            float left = exponential(float(decay - before)), gain = sigmoid(to_float(gains[head]));
+            const float* state = _room.from_state[memory].data();
             float with_itself = _room.score[(_rows + n) * in_tiles(_behind) + own + n];
             const float *of_key = state + n * stride, *of_query = state + (_rows + n) * stride, *v = value + n * V;
             for (int64_t i = 0; i < V; i++) {
@@ -203,25 +208,25 @@ template <class T> class DeltaHeads {
 
     // Γ of the path that these rows are: of the last one, if it is new; it falls along a path, so that of an earlier one is
     // the least, as it is of rows that were committed without being one
-    float decay_before(int64_t count, const float* path) const {
+    double decay_before(int64_t count, const double* path, double least) const {
         if (count && _room.place[count - 1] >= _behind - _rows) return path[_room.place[count - 1]];
-        float least = 0.0f;
         for (int64_t j = 0; j < count; j++) least = std::min(least, path[_room.place[j]]);
         return least;
     }
 
-    // what is left of each of them, times its scores
-    void weigh_path(int64_t n, int64_t count, const float* path) {
+    // what is left of each of them, from the one with this number on, times its scores
+    void weigh_path(int64_t n, int64_t from, int64_t count, const double* path) {
         int64_t stride = in_tiles(_behind), own = _behind - _rows + n;
         const float *by_key = _room.score.data() + n * stride, *by_query = by_key + _rows * stride;
-        float *first = _room.weights.data(), *second = first + _behind, decay = path[own];
-        for (int64_t j = 0; j < _pending; j++) {
-            float left = exponential(decay - path[j]);
+        float *first = _room.weights.data(), *second = first + _behind;
+        double decay = path[own];
+        for (int64_t j = from; j < _pending; j++) {
+            float left = exponential(float(decay - path[j]));
             first[j] = left * by_key[j], second[j] = left * by_query[j];
         }
         for (int64_t j = _pending; j < count; j++) {
             int64_t at = _room.place[j];
-            float left = exponential(decay - path[at]);
+            float left = exponential(float(decay - path[at]));
             first[j] = left * by_key[at], second[j] = left * by_query[at];
         }
     }
@@ -241,7 +246,7 @@ template <class T> class DeltaHeads {
     T* _given;
     int64_t _given_stride;
     DeltaRoom& _room;
-    int64_t _rows, _pending, _behind;
+    int64_t _rows, _pending, _behind, _memories;
 };
 
 // this thread's key heads

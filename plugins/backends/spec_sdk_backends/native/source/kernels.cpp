@@ -246,13 +246,20 @@ void spec_gated_delta(int dtype, const DeltaNet* net, const Kept* kept, const Ne
         gated_delta<float>(*net, *kept, paths, (const float*)projected, stride, (float*)given, apart);
 }
 
-// to [H, V, D]: the state behind ``count`` more rows, as folding.h says
-void spec_fold(int dtype, const DeltaNet* net, const Kept* kept, int64_t count, int64_t reach, float* to, int threads) {
+// to [H, V, D] and to_path [H]: a state behind ``count`` more rows, as folding.h says
+void spec_fold(const DeltaNet* net, const Kept* kept, const float* from, const double* from_path, int64_t first,
+               int64_t count, float* to, double* to_path, int threads) {
+#pragma omp parallel num_threads(threads)
+    fold(*net, *kept, from, from_path, first, count, to, to_path);
+}
+
+// the rows behind the first ``count`` move up
+void spec_drop_rows(int dtype, const DeltaNet* net, const Kept* kept, int64_t count, int64_t reach, int threads) {
 #pragma omp parallel num_threads(threads)
     if (dtype)
-        fold<bf16>(*net, *kept, count, reach, to);
+        drop_rows<bf16>(*net, *kept, count, reach);
     else
-        fold<float>(*net, *kept, count, reach, to);
+        drop_rows<float>(*net, *kept, count, reach);
 }
 
 // given [N, M]: the same of a short convolution, as convolution.h says

@@ -1,6 +1,7 @@
 // Rows of one request behind a recurrent layer's state, and which earlier rows each goes on from.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "scalars.h"
@@ -12,16 +13,28 @@ extern "C" struct NewRows {
     const int32_t *query, *start, *end;
 };
 
+constexpr int64_t MOST_MEMORIES = 3;
+
 // What one layer keeps of a request: its state behind ``length`` tokens, and rows from ``lead`` tokens before it on.
 extern "C" struct Kept {
     int64_t length, lead;
     int64_t room;         // R rows
     void* x;              // [R, C], in the dtype of the rows
-    float *k, *u, *path;  // [G, R, D], [H, R, V] and [H, R]; null where only a convolution goes on from earlier rows
-    const float* memory;  // [H, V, D], as these
+    float *k, *u;         // [G, R, D] and [H, R, V]; null where only a convolution goes on from earlier rows
+    double* path;         // [H, R], as these: the sums of log decays from a text's beginning on
+    int64_t step, behind; // a row goes on from a state of whole steps, so many tokens or more before it
+    int64_t memories;     // those there are, each a step further
+    const float* memory[MOST_MEMORIES];        // [H, V, D]
+    const double* memory_path[MOST_MEMORIES];  // [H]
 
     // where the row of a cache column lies
     int64_t index(int64_t column) const { return column - length + lead; }
+
+    // which of the memories the row at a position goes on from
+    int64_t memory_of(int64_t position) const {
+        int64_t tokens = std::max<int64_t>(0, position - behind) / step * step;
+        return std::clamp<int64_t>((tokens - length) / step, 0, std::max<int64_t>(0, memories - 1));
+    }
 };
 
 class Paths {
@@ -49,6 +62,9 @@ class Paths {
     // the tree slots before row n on its path, the oldest first
     const int32_t* slot(int64_t n) const { return &_slots[n * slots()]; }
     int64_t count(int64_t n) const { return _count[n]; }
+
+    // where in the text row n is
+    int64_t position(int64_t n) const { return rows.prefix + _count[n]; }
 
     const NewRows rows;
 
