@@ -18,10 +18,10 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.quantized import QuantizedMatrix
-from spec_sdk.ops.quantized_linear import rounds_rows
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk.testing.executors import check_executor, random_tree
 from spec_sdk.testing.random_weights import RandomWeights
+from spec_sdk.testing.same_bits import check_same_bits
 from spec_sdk.tree import TokenTree
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native.folding import NativeState
@@ -38,7 +38,7 @@ COMMON: dict[str, Any] = {
     "num_hidden_layers": 5,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
+    "max_position_embeddings": 1024,
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
@@ -78,7 +78,15 @@ def config_of(name: str, **values: Any) -> ModelConfig:
     return read_config({**COMMON, **MODELS[name], **values}, "tests")
 
 
-class InEightBits(RandomWeights):
+class LongMemories(RandomWeights):
+    """Of which a row hangs on all rows before it."""
+
+    def tensor(self, name: str) -> torch.Tensor:
+        stored = super().tensor(name)
+        return stored - 7 if name.endswith("A_log") else stored
+
+
+class InEightBits(LongMemories):
     """Matrices of linear layers in 8 bits."""
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
@@ -131,10 +139,24 @@ def test_logits_are_those_of_float64(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["qwen3_5", "lfm2"])
 def test_weights_in_few_bits(name: str) -> None:
     source = InEightBits(config_of(name), 0)
-    executor = natively(source, torch.float32)
-    assert not executor.rounds_rows
-    assert_close(logits_of(executor), logits_of(reference(source)), 1e-4)
-    assert rounds_rows(natively(source, torch.float32, activations="int8").decoder.projections)
+    assert_close(logits_of(natively(source, torch.float32, activations="exact")), logits_of(reference(source)), 1e-4)
+    rounding = natively(source, torch.float32)
+    assert rounding.rounds_rows
+    # rows and weights in 8 bits
+    assert_close(logits_of(rounding), logits_of(reference(source)), 0.2)
+
+
+@pytest.mark.parametrize("way", ["float32", "bfloat16", "few bits"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_row_has_the_same_bits_in_every_pass(name: str, way: str) -> None:
+    """However a prompt is fed, in trees of any shape, beside others: what decoding one token a pass gives."""
+    kind = InEightBits if way == "few bits" else LongMemories
+    backend = CpuBackend(CpuConfig())
+    backend.be_deterministic()
+    executor = backend.load(kind(config_of(name), 0), torch.bfloat16 if way == "bfloat16" else torch.float32)
+    assert executor.bits_vary is None
+    for seed in range(3):
+        check_same_bits(executor, seed, rounds=14, most_requests=2)
 
 
 @pytest.mark.parametrize("name", ["tiled", "qwen3_5_moe", "lfm2"])

@@ -202,9 +202,10 @@ class CpuBackend(Backend):
         return TorchExecutor(self._compilation.of(decoder), self.ops, not_native)
 
     def _with_states(self, decoder: RecurrentDecoder) -> Executor:
-        in_parts = self.deterministic or blocks_round_rows(decoder)
-        bits_vary = "a text that goes on from a snapshot of another's states rounds in other places"
-        return TorchExecutor(NativeRecurrentDecoder(decoder, in_parts), self.ops, bits_vary)
+        native = NativeRecurrentDecoder(decoder, in_parts=self.deterministic or blocks_round_rows(decoder))
+        native.takes_snapshots = not self.deterministic
+        vary = None if self.deterministic else "a text that goes on from a snapshot of states rounds in other places"
+        return TorchExecutor(native, self.ops, vary)
 
     def _not_native(self, decoder: Decoder) -> str | None:
         """Why a decoder's blocks do not run in the native kernels, whose rows do not depend on one another."""

@@ -20,7 +20,8 @@ from spec_sdk.ops.pass_inputs import PassInputs, PassPart
 class RecurrentCache(KVCache):
     """A KV cache of the attention layers alone, with a state of every other layer and request.
 
-    ``mixers``: the model's layers that have a state, by their numbers in it.
+    ``mixers``: the model's layers that have a state, by their numbers in it. ``takes_snapshots``: whether a text may be
+    gone on from in the middle of one that was fed.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class RecurrentCache(KVCache):
         head_dim: int,
         device: torch.device,
         dtype: torch.dtype,
+        takes_snapshots: bool = True,
     ) -> None:
         super().__init__(layers - len(mixers), kv_heads, head_dim, device, dtype)
         attending = [layer for layer in range(layers) if layer not in mixers]
@@ -39,6 +41,7 @@ class RecurrentCache(KVCache):
         self._mixers = mixers
         self._states: dict[int, dict[int, RecurrentState]] = {}
         self._new = device, dtype
+        self._takes_snapshots = takes_snapshots
 
     @property
     def nbytes(self) -> int:
@@ -49,6 +52,8 @@ class RecurrentCache(KVCache):
         """Layer → its state of the slot's request."""
         if slot not in self._states:
             self._states[slot] = {layer: mixer.new_state(*self._new) for layer, mixer in self._mixers.items()}
+            for state in self._states[slot].values():
+                state.takes_snapshots = self._takes_snapshots
         return self._states[slot]
 
     def of_pass(self, inputs: PassInputs) -> RecurrentPassCache:

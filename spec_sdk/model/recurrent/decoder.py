@@ -23,7 +23,12 @@ from spec_sdk.ops.linear import Projection
 
 
 class RecurrentDecoder(GatedAttention):
-    """Its blocks are not stacked, so that a group of layers runs one after the other."""
+    """Its blocks are not stacked, so that a group of layers runs one after the other.
+
+    ``takes_snapshots``: whether its caches do (:class:`~spec_sdk.model.recurrent.cache.RecurrentCache`).
+    """
+
+    takes_snapshots = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -53,7 +58,8 @@ class RecurrentDecoder(GatedAttention):
         if not is_exact(form, self.dtype):
             raise UserError("model.kv_cache: the cache of a model with recurrent layers is in model.dtype; use auto")
         c = self.config
-        return RecurrentCache(self.mixers, self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
+        shape = self.layers, c.num_kv_heads, c.head_dim
+        return RecurrentCache(self.mixers, *shape, self.device, self.dtype, self.takes_snapshots)
 
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations

@@ -91,6 +91,8 @@ class RecurrentState:
         self.lead = lead
         self.rows = tuple(rows)
         self.memory = memory
+        self.takes_snapshots = True
+        """If not, a text is gone on from only where its rows have the states that they have when all of it is fed."""
         self.further: list[Memory] = []
         self.snapshots: list[Snapshot] = []
         self._marked: int | None = None
@@ -173,14 +175,14 @@ class RecurrentState:
 
     def keeps(self, length: int) -> int:
         """How many of the first ``length`` tokens can be gone on from, all of them having been fed."""
-        if length >= self.length:
+        if length >= self.length and (self.takes_snapshots or tokens_in_state(length) >= self.length):
             return length
         return max((snapshot.length for snapshot in self.snapshots if snapshot.length <= length), default=0)
 
     def roll_back(self, length: int) -> None:
         """Go back to ``length`` tokens, which :meth:`keeps` said can be gone on from."""
         del self.further[max(0, length - self.length) // STEP :]
-        if length >= self.length:
+        if length >= self.length and length:
             return
         self.snapshots = [snapshot for snapshot in self.snapshots if snapshot.length <= length]
         found = self.snapshots.pop() if length else None
@@ -208,7 +210,7 @@ class RecurrentState:
         """Fold so many steps of rows into the state."""
         for step in range(steps):
             length = self.length + step * STEP
-            if length and (length % SNAPSHOT_EVERY == 0 or length == self._marked):
+            if length and self.takes_snapshots and (length % SNAPSHOT_EVERY == 0 or length == self._marked):
                 self._keep(self._snapshot(step * STEP))
             if self.memory is not None:
                 self.memory = self.further.pop(0) if self.further else self.folded(self.memory, step * STEP)

@@ -74,7 +74,9 @@ class NativeRecurrentDecoder(InParts, RecurrentDecoder):
         self._native_blocks = (MixedBlock * self.layers)(*map(self._native_block, range(self.layers)))
 
     def subset(self, layers: Sequence[int]) -> NativeRecurrentDecoder:
-        return NativeRecurrentDecoder(super().subset(layers), self.in_parts)
+        made = NativeRecurrentDecoder(super().subset(layers), self.in_parts)
+        made.takes_snapshots = self.takes_snapshots
+        return made
 
     def rotations_at(self, position_BN: torch.Tensor, positions: int) -> RotationsAt:
         """The same, whose rows are looked up by those who need them: the kernels read the tables."""
