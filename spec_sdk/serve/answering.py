@@ -17,7 +17,7 @@ from spec_sdk.api.engine import Engine
 from spec_sdk.errors import ConstraintLimit, OneLineError
 from spec_sdk.say import say
 from spec_sdk.serve.asking import Asked
-from spec_sdk.serve.counts import Counts
+from spec_sdk.serve.counts import Counts, FirstTokens
 from spec_sdk.serve.echo import without_tokens
 from spec_sdk.serve.faults import Refusal, unsound
 from spec_sdk.serve.structured import limit_reached
@@ -38,15 +38,15 @@ async def parts_of(asked: Asked, engine: Engine, counts: Counts) -> AsyncGenerat
     began = time.monotonic()
     queue: asyncio.Queue[tuple[int, Part] | BaseException | None] = asyncio.Queue()
     open_answers = {index: None for index in range(asked.answers)}
-    first_tokens: dict[int, float] = {}
+    first_tokens: dict[int, FirstTokens] = {}
 
     def take(index: int, part: Part) -> None:
         if asked.prompts_only:
             part = without_tokens(part)
         counts.tokens(len(part.tokens))
         if part.tokens and index not in first_tokens:
-            first_tokens[index] = time.monotonic()
-            counts.first_token.observe(first_tokens[index] - began)
+            first_tokens[index] = FirstTokens(time.monotonic(), len(part.tokens))
+            counts.first_token.observe(first_tokens[index].at - began)
         if part.answer is not None:
             del open_answers[index]
             counts.left(1)

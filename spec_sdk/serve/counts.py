@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -12,6 +13,14 @@ from spec_sdk.metrics import ratio
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
 RATES = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
+
+
+@dataclass(frozen=True)
+class FirstTokens:
+    """Those that came first of an answer, in one step: when, of the monotonic clock, and how many."""
+
+    at: float
+    count: int
 
 
 class Counts:
@@ -34,7 +43,7 @@ class Counts:
         self._hits = self._counter("attention_hits", "Attention predictions that were accepted.")
         self.first_token = self._histogram("time_to_first_token_seconds", "From a request to its first token.", SECONDS)
         self.seconds = self._histogram("request_seconds", "From a request to the end of its answers.", SECONDS)
-        self.rate = self._histogram("tokens_per_second", "Of an answer, after its first token.", RATES)
+        self.rate = self._histogram("tokens_per_second", "Of an answer, after its first tokens.", RATES)
         self._gauge("requests_running", "Answers that are worked on.", lambda: min(self._live, slots))
         self._gauge("requests_waiting", "Answers in the queue.", lambda: max(self._live - slots, 0))
         sums = dict.fromkeys(("new", "passes", "drafted", "accepted", "predictions", "hits"), 0)
@@ -57,8 +66,8 @@ class Counts:
     def tokens(self, count: int) -> None:
         self._generated.inc(count)
 
-    def ended(self, answer: Answer, first_token: float | None) -> None:
-        """An answer and what speculation did for it. ``first_token``: when it came, of the monotonic clock."""
+    def ended(self, answer: Answer, first: FirstTokens | None) -> None:
+        """An answer and what speculation did for it. ``first``: None if no token of it was sent."""
         metrics = answer.metrics
         attention = metrics["attention"] or {"predictions": 0, "hits": 0}
         self._prompt.inc(metrics["prompt_tokens"])
@@ -73,8 +82,8 @@ class Counts:
             self._sums[name] += value
             if counter is not None:
                 counter.inc(value)
-        if first_token is not None and metrics["new_tokens"] > 1:
-            self.rate.observe((metrics["new_tokens"] - 1) / max(time.monotonic() - first_token, 1e-9))
+        if first is not None and metrics["new_tokens"] > first.count:
+            self.rate.observe((metrics["new_tokens"] - first.count) / max(time.monotonic() - first.at, 1e-9))
 
     def _counter(self, name: str, doc: str, *labels: str) -> Counter:
         return Counter(f"spec_sdk_{name}", doc, labels, registry=self.registry)

@@ -152,6 +152,19 @@ def test_models_health_and_metrics(client: openai.OpenAI, server: Served) -> Non
     assert server.metric("acceptance_rate") == accepted / drafted
 
 
+def test_an_answer_that_comes_all_at_once_has_no_speed(client: openai.OpenAI, server: Served) -> None:
+    def speeds(**options: Any) -> float:
+        server.wait_for("requests_running", 0)
+        before = server.metric("tokens_per_second_count")
+        answer = client.completions.create(model=MODEL, prompt="Hello", **options)
+        assert answer.usage is not None and answer.usage.completion_tokens > 1
+        server.wait_for("requests_running", 0)
+        return server.metric("tokens_per_second_count") - before
+
+    assert speeds(extra_body={"structured_outputs": {"choice": ["no, never"]}}) == 0
+    assert speeds(temperature=1, seed=1, max_tokens=12, extra_body={"ignore_eos": True}) == 1
+
+
 def test_the_openapi_document_has_the_endpoints(server: Served) -> None:
     document = json.loads(get(server.port, "/openapi.json")[1])
     assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics"} <= set(document["paths"])
