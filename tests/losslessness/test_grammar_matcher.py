@@ -120,7 +120,7 @@ def limited(states: int, compiled: list[int]) -> GrammarMatcher:
         compiled.append(states)
         return LLMatcher(known, LLMatcher.grammar_from_regex("[ab]*a[ab]{12}"), log_level=0, limits=limits)
 
-    return GrammarMatcher(GrammarParsers(compile_grammar), frozenset({END}), 4, "regex")
+    return GrammarMatcher(GrammarParsers(compile_grammar, known), frozenset({END}), 4, "regex")
 
 
 def test_a_lexer_that_others_filled_is_made_anew() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
+from spec_sdk_constraints.grammar import GrammarConfig, GrammarConstraint
 from spec_sdk_constraints.regex import RegexConfig, RegexConstraint
 
 SPECIAL = ("<unk>", "<s>", "</s>")
@@ -64,3 +65,28 @@ def test_answers_are_spelt_in_any_way_that_the_pattern_allows(pattern: str, piec
         assert re.fullmatch(pattern, written(answer[:-1])), answer
         used.update(PIECES[token] for token in answer)
     assert pieces <= used and not {"<unk>", "<s>"} & used
+
+
+@pytest.mark.parametrize("text", ["</s>", "no</s>es<unk>", "<s><s>yes"])
+@pytest.mark.parametrize("forced", [False, True])
+def test_the_text_of_a_special_token_is_spelt_by_others(text: str, forced: bool) -> None:
+    matcher, answer = RegexConstraint(RegexConfig(text)).compile(TOKENIZER, len(PIECES)), list[int]()
+    while END not in answer:
+        logits_1V = torch.zeros(1, len(PIECES))
+        matcher.apply(logits_1V, answer, [()])
+        [only] = logits_1V[0].isfinite().nonzero().flatten().tolist()
+        run = matcher.forced(answer, ())
+        assert run[0] == only and matcher.allows(answer, (), only)
+        answer += run if forced else [only]
+    assert written(answer[:-1]) == text
+
+
+def test_a_special_token_that_a_grammar_names_is_meant() -> None:
+    grammar = GrammarConstraint(GrammarConfig(text='start: "yes<s>" <s> "</s>" </s>')).compile(TOKENIZER, len(PIECES))
+    answer = list[int]()
+    while END not in answer:
+        answer += grammar.forced(answer, ())
+    begin = SPECIAL.index("<s>")
+    assert answer.count(begin) == 1
+    before = answer.index(begin)
+    assert (written(answer[:before]), written(answer[before + 1 : -1])) == ("yes<s>", "</s>")

@@ -5,7 +5,7 @@ Legend: N rows of logits, V vocabulary, B bytes of a mask, a bit per token, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from llguidance import LLMatcher
 from spec_sdk.contracts import Matcher
 from spec_sdk.errors import ConstraintLimit, UserError
 from spec_sdk.ops.uploads import numbers_on, to_device
+from spec_sdk_constraints.forced_text import forced_tokens
 from spec_sdk_constraints.grammar_parsers import GrammarParsers
 from spec_sdk_constraints.mask_tree import Mask, Place, Where, allowed_in, only_token
 
@@ -35,9 +36,7 @@ class GrammarMatcher(Matcher):
         self._ends = ends
         self._mask_bytes = mask_bytes
         self._name = name
-        self._end_mask: Mask = np.zeros(mask_bytes, np.uint8)
-        for token in ends:
-            self._end_mask[token >> 3] |= np.uint8(1 << (token & 7))
+        self._end_mask = self._mask_of(ends)
         self._known_answer: list[int] = []
         self._known_path: list[int] = []
         self._known_place = Place(Where.inside)
@@ -77,7 +76,7 @@ class GrammarMatcher(Matcher):
         if place.where is not Where.inside:
             return []
         if place.forced is None:
-            place.forced = self._ask(path, LLMatcher.compute_ff_tokens)
+            place.forced = self._ask(path, self._forced_tokens)
             if not place.forced and (only := only_token(self._mask(place, path))) is not None:
                 place.forced = [only]
         return place.forced
@@ -131,6 +130,19 @@ class GrammarMatcher(Matcher):
         self._ask(path, lambda parser: parser.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes))
         if not mask.any():
             raise self._limit(path, "the model has no token that could come next")
+        only = only_token(mask)
+        if only is not None and self._parsers.tokenizer.is_special_token(only):
+            forced = self._ask(path, self._forced_tokens)
+            return self._mask_of(forced[:1]) if forced else mask
+        return mask
+
+    def _forced_tokens(self, parser: LLMatcher) -> list[int]:
+        return forced_tokens(parser, self._parsers.tokenizer)
+
+    def _mask_of(self, tokens: Iterable[int]) -> Mask:
+        mask: Mask = np.zeros(self._mask_bytes, np.uint8)
+        for token in tokens:
+            mask[token >> 3] |= np.uint8(1 << (token & 7))
         return mask
 
     def _ask(self, path: Sequence[int], question: Callable[[LLMatcher], Any] = LLMatcher.is_error) -> Any:

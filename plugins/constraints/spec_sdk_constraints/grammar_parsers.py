@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 
 RENEWED_AFTER = 1000
 """Masks that a lexer must have made for one answer before it is taken to be full: one that gives up sooner would do so
@@ -14,14 +14,15 @@ anew.
 
 
 class GrammarParsers:
-    """``first``: a parser before its first token.
+    """``first``: a parser before its first token. ``tokenizer``: the one that they were compiled for.
 
     Copies share the lexer, which keeps all states that any of them was in, up to a limit. So an answer could come to it
     for what others were, or for what was drafted.
     """
 
-    def __init__(self, compile_grammar: Callable[[], LLMatcher]) -> None:
+    def __init__(self, compile_grammar: Callable[[], LLMatcher], tokenizer: LLTokenizer) -> None:
         self._compile = compile_grammar
+        self.tokenizer = tokenizer
         self._answers = itertools.count()
         self.first = compile_grammar()
         self._masks, self._served = 0, set[int]()

@@ -54,7 +54,7 @@ def matcher_of(make: Callable[[], str], tokenizer: Tokenizer, vocabulary: int, o
     known = _tokenizer(tokenizer, vocabulary)
     try:
         grammar = make()
-        parsers = GrammarParsers(lambda: LLMatcher(known, grammar, log_level=0))
+        parsers = GrammarParsers(lambda: LLMatcher(known, grammar, log_level=0), known)
     except ValueError as error:
         # also of half a surrogate pair
         raise UserError(f"{option}: {in_words(str(error))}") from error
