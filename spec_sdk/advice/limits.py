@@ -9,10 +9,12 @@ from spec_sdk.advice.predicting import Means
 
 FEW_TOKENS = 1.3
 """Tokens per cycle below which nothing but better drafts could help much."""
+HARDLY_ANY = 0.05
+"""Levels drafted per cycle below which nothing is said of their acceptance."""
 SMALL = 1.1
 """A cost is told of if without it the speed-up would be so many times as large."""
 
-Kind = Literal["acceptance", "verification", "drafting", "host"]
+Kind = Literal["acceptance", "undrafted", "verification", "drafting", "host"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Limit:
 def limits_of(means: Means, plain_s: float) -> list[Limit]:
     """What limits a pipeline with cycles like ``means``, the largest first; ``plain_s``: a plain step's seconds.
 
-    Acceptance comes first where cycles make few tokens, and last otherwise, since no draft is always right.
+    Acceptance, or that hardly anything was drafted, comes first where cycles make few tokens, and last otherwise, since
+    no draft is always right.
     """
     speedup = means.tokens * plain_s / means.seconds
     plain_pass_s = min(means.pass_s, plain_s)
@@ -56,11 +59,11 @@ def limits_of(means: Means, plain_s: float) -> list[Limit]:
     told.sort(key=lambda limit: -limit.without)
     per_cycle = f"{means.tokens:.2f} tokens a cycle of {1 + means.levels:.1f} possible ones"
     low = means.tokens < FEW_TOKENS
-    acceptance = Limit(
-        "acceptance",
-        (1 + means.levels) * plain_s / means.seconds,
-        f"low acceptance: {per_cycle}" if low else f"acceptance: {per_cycle}",
-    )
+    without = (1 + means.levels) * plain_s / means.seconds
+    if means.levels < HARDLY_ANY:
+        acceptance = Limit("undrafted", without, "hardly anything was drafted")
+    else:
+        acceptance = Limit("acceptance", without, f"low acceptance: {per_cycle}" if low else f"acceptance: {per_cycle}")
     return [acceptance, *told] if low else [*told, acceptance]
 
 

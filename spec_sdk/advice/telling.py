@@ -111,7 +111,9 @@ def sentences(report: Report) -> list[str]:
         said.append(f"What limits {each.name}: nothing but its drafts. {_sentence(limits[0].words)}.")
         return said
     said.append(f"What limits {each.name}:")
-    said += [f"- {limit.words}; without that the speed-up would be {limit.without:.2f}." for limit in limits]
+    for limit in limits:
+        gain = "" if limit.kind == "undrafted" else f"; without that the speed-up would be {limit.without:.2f}"
+        said.append(f"- {limit.words}{gain}.")
     return said
 
 

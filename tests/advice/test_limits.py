@@ -47,3 +47,8 @@ def test_of_several_the_dearest_comes_first() -> None:
 def test_where_everything_is_cheap_only_the_drafts_are_left() -> None:
     (only,) = limits_of(Means(3.0, 4, 5, 0.0002, 0.0105, 0.0003), PLAIN_S)
     assert only.kind == "acceptance" and only.words == "acceptance: 3.00 tokens a cycle of 5.0 possible ones"
+
+
+def test_where_nothing_is_drafted_acceptance_is_not_low() -> None:
+    (only,) = limits_of(Means(1.0, 0, 1, 0.0, 0.010, 0.0), PLAIN_S)
+    assert only.kind == "undrafted" and only.words == "hardly anything was drafted"
