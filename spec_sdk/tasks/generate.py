@@ -86,9 +86,12 @@ def keep(
     output.save(metrics_of(runs, app, asked, plugins), app.kept, attention_of(runs[0], asked, app))
     print_facts(facts_of(app, plugins))
     finished = finished_by_all(runs)
-    columns = [run.column(finished) for run in runs]
+    comparable = finished is None or bool(finished)
+    columns = [run.column(finished or None) for run in (runs if comparable else runs[:1])]
     closing_table(*columns)
-    if finished is not None:
+    if not comparable:
+        print("not compared: no prompt was answered by both", file=sys.stderr)
+    elif finished:
         print(f"compared by the prompts that both finished: {len(finished)}", file=sys.stderr)
     for doubt in doubts(*columns):
         print(doubt, file=sys.stderr)

@@ -301,8 +301,11 @@ def test_a_comparison_that_is_cut_off_is_of_whole_answers(cli: Cli, fake: Callab
     assert metrics()["comparison"]["speedup"] == pytest.approx(7 / 3)
     assert metrics()["summary"]["new_tokens"] == 10
     fake(fail_at=0, fail_after=1, failure=KeyboardInterrupt())
-    assert cli(*asked).status == 130
+    result = cli(*asked)
+    assert result.status == 130 and "not compared: no prompt was answered by both" in result.err
     assert metrics()["comparison"]["speedup"] is None
+    [tokens] = [line for line in result.err.splitlines() if line.startswith("new tokens")]
+    assert tokens.split()[2:] == [str(metrics()["summary"]["new_tokens"])] != ["0"]
 
 
 def test_an_interrupt_in_the_middle_of_a_cycle_is_status_130(cli: Cli, fake: Callable[..., None]) -> None:
