@@ -39,7 +39,8 @@ class UserYaml(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = Path(self.path, self._normalize_file_name(config_path))
-        check_yaml(read_text(path, str(path)), path)
+        text = read_text(path, str(path))
+        check_yaml(text, path)
         try:
             loaded = super().load_config(config_path)
         except yaml.YAMLError:
@@ -47,6 +48,8 @@ class UserYaml(FileConfigSource):
         except (ValueError, AttributeError, TypeError, AssertionError) as error:
             # PyYAML's constructors: !!timestamp of what is no date, a date that there is not, base64 that is none
             raise UserError(f"{path}: cannot be read as options: {first_line(error)}") from error
+        # Hydra's own lacks a first line behind a byte order mark
+        loaded.header = self._get_header_dict(text)
         content = OmegaConf.to_container(loaded.config, resolve=False)
         check_defaults(content, path)
         if config_path.startswith("pipeline/") and not loaded.header.get("package"):

@@ -348,6 +348,8 @@ def test_yaml_of_ones_own_directory(tmp_path: Path, cli: Any) -> None:
     assert result.status == 0
     shown = yaml.safe_load(result.out)
     assert (shown["pipeline"]["name"], shown["max_new_tokens"]) == ("mine", 7)
+    mine.write_text(mine.read_text(), encoding="utf-8-sig")
+    assert cli("--config-dir", "my yaml", "pipeline=mine", "--cfg", "job").out == result.out
     assert "\n  mine\n" in cli("--config-dir", "my yaml", "--help").out
     torn = tmp_path / "my yaml" / "pipeline" / "torn.yaml"
     torn.write_text("# @package _global_\ndefaults:\n\t- override /drafter: suffix\n")
