@@ -331,6 +331,8 @@ def _targets(node: Any, path: str) -> Iterator[str]:
 
 def _group(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     node = config.get(key)
+    if key == "pipeline" and key not in config:
+        raise UserError("pipeline.name: the pipeline's YAML does not set it; write 'pipeline: {name: …}' there")
     if not isinstance(node, Mapping):
         raise UserError(no_group(key, f"{node!r} is not a group of options" if key in config else "nothing is chosen"))
     return node

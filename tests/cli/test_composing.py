@@ -359,6 +359,10 @@ def test_yaml_of_ones_own_directory(tmp_path: Path, cli: Any) -> None:
     near = "pipeline: unknown pipeline 'mne', did you mean 'mine'?"
     assert cli("--config-dir", "my yaml", "pipeline=mne").error == near
 
+    mine.write_text("# @package _global_\nmax_new_tokens: 7\n")
+    error = cli("--config-dir", "my yaml", "pipeline=mine").error
+    assert error == "pipeline.name: the pipeline's YAML does not set it; write 'pipeline: {name: …}' there"
+
     mine.write_text("# @package _global_\npipeline: {name: mine, _target_: os.system}\n")
     error = cli("--config-dir", "my yaml", "pipeline=mine").error
     assert error.startswith("pipeline._target_: '_target_' is not allowed")
