@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from spec_sdk.errors import UserError, first_line
+from spec_sdk.files import umask
 
 _BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
 
@@ -36,6 +37,8 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
     """Write tensors that are in memory, and sync the file to disk. Raises UserError if it cannot be written."""
     try:
         save_file(dict(tensors), path, dict(metadata))
+        # the library lets nobody else read it
+        path.chmod(0o666 & ~umask())
         with path.open("rb+") as file:
             os.fsync(file.fileno())
     except (SafetensorError, OSError) as error:

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from spec_sdk.errors import UserError, message_of
-from spec_sdk.files import umask, write_json
+from spec_sdk.files import write_json
 from spec_sdk.model.config_fields import read_json_object
 from spec_sdk.model.safetensors_writer import save_tensors
 from spec_sdk.training.samples import Sample
@@ -138,7 +138,6 @@ def save_whole(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mappin
     staged = path.with_name(f".{path.name}.partial")
     try:
         save_tensors(staged, tensors, metadata)
-        os.chmod(staged, 0o666 & ~umask())
         os.replace(staged, path)
     finally:
         staged.unlink(missing_ok=True)

@@ -65,6 +65,15 @@ def test_of_a_multimodal_model_the_text_is_written(tmp_path: Path) -> None:
     agree(tmp_path / "out")
 
 
+def test_an_export_may_be_read_like_any_new_files(tmp_path: Path) -> None:
+    multimodal(tmp_path / "target")
+    target = str(tmp_path / "target")
+    export(draft_source(target, {}, target, "auto"), Asked(target, dtype=torch.float32), tmp_path / "out")
+    (tmp_path / "new").touch()
+    allowed = (tmp_path / "new").stat().st_mode
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.stat().st_mode != allowed} == set()
+
+
 def test_a_head_that_config_json_denies_is_written_and_said(tmp_path: Path) -> None:
     with_head(tmp_path / "target")
     target = str(tmp_path / "target")

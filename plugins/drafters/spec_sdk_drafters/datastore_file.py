@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from spec_sdk.errors import UserError
-from spec_sdk.files import scratch_directory, umask
+from spec_sdk.files import scratch_directory
 from spec_sdk.model.safetensors_reader import SafetensorsFile
 from spec_sdk.model.safetensors_writer import save_tensors
 from spec_sdk_drafters.suffix_array import Tokens, suffix_array
@@ -69,8 +69,6 @@ def write_datastore(path: Path, token_N: Tokens, vocabulary_size: int, tokenizer
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch_directory(path.parent, f".{path.name}.") as scratch:
             save_tensors(scratch / path.name, tensors, metadata)
-            # others may read it as they may read any new file
-            os.chmod(scratch / path.name, 0o666 & ~umask())
             os.replace(scratch / path.name, path)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
