@@ -117,7 +117,9 @@ class GGUFWeights:
         stored = stored.reshape(rows, -1)
         if row.gguf_packing is not None:
             part = self._table.gguf_rows(name)
-            stored, rows, shape = stored[part.start : part.stop], len(part), (len(part), *shape[1:])
+            # numbers one by one name copies
+            stored = stored[part.start : part.stop] if isinstance(part, range) else stored[list(part)]
+            rows, shape = len(part), (len(part), *shape[1:])
         if row.rotary_pairs:
             stored = _unpermute(stored, rows // self._head_dim)
         step = max(1, _CHUNK_ELEMENTS * rows // max(1, _elements(shape)))

@@ -8,7 +8,7 @@ import torch
 
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.stored_matrices import StoredMatrices
-from spec_sdk.model.weight_table import Packing, Shape, WeightTable, Within
+from spec_sdk.model.weight_table import Packing, Rows, Shape, WeightTable, Within
 from spec_sdk.ops.quantized import QuantizedMatrix
 
 
@@ -22,11 +22,14 @@ def packed_in(there: Collection[str], table: WeightTable) -> dict[str, Within]:
 
 
 def part_of(tensor: torch.Tensor, name: str, packing: Packing, table: WeightTable) -> torch.Tensor:
-    """The rows that are ``name``, a view, of the tensor that ``packing`` names."""
+    """The rows that are ``name``, a view unless they lie in groups, of the tensor that ``packing`` names."""
     row, _, expert = table.entry(name)
-    rows = table.rows_within(row, packing)
     own = tensor[expert] if row.per_expert else tensor
-    return (own.T if packing.transposed else own)[rows.start : rows.stop : rows.step]
+    return (own.T if packing.transposed else own)[_places(table.rows_within(row, packing))]
+
+
+def _places(rows: Rows) -> slice | torch.Tensor:
+    return slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else torch.tensor(rows)
 
 
 def published(tensors: Mapping[str, torch.Tensor], table: WeightTable) -> dict[str, torch.Tensor]:
@@ -46,19 +49,29 @@ def published(tensors: Mapping[str, torch.Tensor], table: WeightTable) -> dict[s
         packings[within.name] = within.packing
         if row.per_expert:
             of_experts.add(within.name)
-    return {name: _joined(of, name in of_experts, packings.get(name)) for name, of in parts.items()}
+    return {
+        name: _joined(of, name in of_experts, packings.get(name), table.groups_of(packings.get(name)))
+        for name, of in parts.items()
+    }
 
 
-def _joined(parts: Mapping[tuple[int, int], torch.Tensor], of_experts: bool, packing: Packing | None) -> torch.Tensor:
+def _joined(
+    parts: Mapping[tuple[int, int], torch.Tensor], of_experts: bool, packing: Packing | None, groups: int
+) -> torch.Tensor:
     """By expert and part."""
     numbers = sorted({part for _, part in parts})
     found = []
     for expert in sorted({expert for expert, _ in parts}):
         own = [parts[expert, part] for part in numbers]
         interleaved = packing is not None and packing.interleaved
-        whole = torch.stack(own, 1).flatten(0, 1) if interleaved else torch.cat(own)
+        grouped = torch.cat([part.reshape(groups, -1, *part.shape[1:]) for part in own], 1).flatten(0, 1)
+        whole = torch.stack(own, 1).flatten(0, 1) if interleaved else grouped
         found.append(whole.T if packing is not None and packing.transposed else whole)
     return torch.stack(found) if of_experts else found[0]
+
+
+def _lies_together(packing: Packing) -> bool:
+    return not (packing.transposed or packing.interleaved or packing.groups is not None)
 
 
 class WeightStore:
@@ -97,12 +110,18 @@ class WeightStore:
         Raises KeyError for an unknown name, UserError for a file that was torn since it was opened.
         """
         within = self._packed.get(name)
-        if within is not None and (within.packing.transposed or within.packing.interleaved):
+        if within is not None and not _lies_together(within.packing):
             return self.tensor(name).narrow(axis, first, end - first).clone()
         return self._store.part(self._stored(name), *self._rows_and_columns(name, axis, first, end))
 
     def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
         """The same of a matrix that is stored in few bits. Columns must be whole groups."""
+        within = self._packed.get(name)
+        if within is not None and within.packing.groups is not None:
+            matrix = self.quantized(name)
+            if matrix is None:
+                return None
+            return matrix.rows(slice(first, end)) if axis == 0 else matrix.columns(first, end)
         return self._store.quantized_part(self._stored(name), *self._rows_and_columns(name, axis, first, end))
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
@@ -110,8 +129,7 @@ class WeightStore:
         matrix, within = self._store.quantized(self._stored(name)), self._packed.get(name)
         if matrix is None or within is None:
             return matrix
-        rows = self._table.rows_within(self._table.entry(name).row, within.packing)
-        return matrix.rows(slice(rows.start, rows.stop))
+        return matrix.rows(_places(self._table.rows_within(self._table.entry(name).row, within.packing)))
 
     def _stored(self, name: str) -> str:
         """The name of the tensor that has it."""
@@ -123,6 +141,7 @@ class WeightStore:
         row, _, expert = self._table.entry(name)
         within = self._packed.get(name)
         rows = self._table.rows_within(row, within and within.packing)
+        assert isinstance(rows, range), "they lie in groups"
         if within is not None and row.per_expert:
             height = within.shape[1]
             rows = range(expert * height + rows.start, expert * height + rows.stop)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from spec_sdk.model.config import ModelConfig
 
 Shape = tuple[int, ...]
+Rows = range | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,9 @@ class Packing:
     """Within which tensor another lies: one of several along its rows, of these ``heights``, and which ``part``.
 
     Without heights it has the tensor to itself. All experts of a layer are one tensor, expert first. ``interleaved``:
-    rows of the parts, of one height, take turns; ``transposed``: they are columns there. ``published``: whether the
-    family's checkpoints have it there, or only some that transformers 5 wrote.
+    rows of the parts, of one height, take turns; ``groups``: the tensor is so many groups, one below the other, each of
+    which has as many rows of every part; ``transposed``: they are columns there. ``published``: whether the family's
+    checkpoints have it there, or only some that transformers 5 wrote.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Packing:
     part: int = 0
     published: bool = True
     interleaved: bool = False
+    groups: Dim | None = None
     transposed: bool = False
 
 
@@ -214,18 +217,28 @@ class WeightTable:
         row, layer, _ = self._entries[name]
         return (row.gguf_packing.name if row.gguf_packing else row.gguf).format(layer=layer)
 
-    def gguf_rows(self, name: str) -> range:
+    def gguf_rows(self, name: str) -> Rows:
         """Which rows of that tensor a Hugging Face name is. Raises KeyError for a name that the model does not have."""
         row = self._entries[name].row
         return self.rows_within(row, row.gguf_packing)
 
-    def rows_within(self, row: Weight, packing: Packing | None) -> range:
-        """Which rows of the tensor that ``packing`` names are this one, or of its own."""
+    def rows_within(self, row: Weight, packing: Packing | None) -> Rows:
+        """Which rows of the tensor that ``packing`` names are this one, or of its own: a range unless they lie in
+        groups.
+        """
         heights = [dim.of(self._config) for dim in (packing and packing.heights) or ()]
         if packing and packing.interleaved:
             return range(packing.part, sum(heights), len(heights))
         before = sum(heights[: packing.part]) if packing else 0
-        return range(before, before + row.shape[0].of(self._config))
+        height = row.shape[0].of(self._config)
+        if (groups := self.groups_of(packing)) == 1:
+            return range(before, before + height)
+        starts = range(before // groups, sum(heights), sum(heights) // groups)
+        return tuple(first + place for first in starts for place in range(height // groups))
+
+    def groups_of(self, packing: Packing | None) -> int:
+        """Of how many groups the tensor that ``packing`` names consists."""
+        return packing.groups.of(self._config) if packing and packing.groups else 1
 
     @property
     def shapes(self) -> Mapping[str, Shape]:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.support.random_gguf import random_blocks
 from spec_sdk.model.architectures import read_config, weights_of
-from tests.checkpoints.gguf_recurrent import LFM2, QWEN35, add_recurrent, kv_heads, recurrent_values
+from tests.checkpoints.gguf_recurrent import LFM2, QWENS, add_recurrent, joined, kv_heads, recurrent_values
 from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
 
 Customize = Callable[[gguf.GGUFWriter], None]
@@ -38,17 +38,14 @@ GGUF_ARCHITECTURE = {
     "gpt_oss": "gpt-oss",
     "ministral3": "mistral3",
     "lfm2_moe": "lfm2moe",
-    **QWEN35,
+    **QWENS,
 }
 """Where it is not the model type."""
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3")
 """Those of which llama.cpp's converter reorders Q and K."""
 DEEPSEEK_MIXTURES = ("glm4_moe", "dots1")
-MIXTURES = (
-    *("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss"),
-    *("qwen3_5_moe_text", "lfm2_moe"),
-    *DEEPSEEK_MIXTURES,
-)
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss", *DEEPSEEK_MIXTURES)
+RECURRENT_MIXTURES = ("qwen3_next", "qwen3_5_moe_text", "lfm2_moe")
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
 
 
@@ -178,7 +175,7 @@ def write_gguf(
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
-    if config.model_type in MIXTURES:
+    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES):
         _add_experts(writer, config)
     add_recurrent(writer, config)
     tokenizer(writer)
@@ -186,7 +183,7 @@ def write_gguf(
         customize(writer)
     table = weights_of(read_config(config.to_dict(), "tests"))
     kind_of = (lambda name: kind) if isinstance(kind, str) else kind
-    joined: dict[str, list[np.ndarray]] = {}
+    parts_of: dict[str, list[np.ndarray]] = {}
     for hf_name, tensor in _converted(checkpoint_tensors(model)).items():
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -197,9 +194,9 @@ def write_gguf(
         for part, count in heads.items():
             if f".{part}." in hf_name and architecture in PERMUTED:
                 values = _permuted(values, count)
-        joined.setdefault(table.gguf_name(hf_name), []).append(values)
-    for name, parts in joined.items():
-        values = np.concatenate(parts)
+        parts_of.setdefault(table.gguf_name(hf_name), []).append(values)
+    for name, parts in parts_of.items():
+        values = joined(name, parts, config)
         # llama.cpp's converter leaves routers, biases and convolutions in F32
         stored_as = gguf.GGMLQuantizationType[kind_of(name)]
         small = name.endswith(("ffn_gate_inp.weight", "conv1d.weight", "shortconv.conv.weight", ".bias"))
@@ -268,7 +265,7 @@ def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_expert_feed_forward_length(config.intermediate_size)
     elif config.model_type not in ("mixtral", "granitemoe", "olmoe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if config.model_type in ("qwen2_moe", "qwen3_5_moe_text"):
+    if config.model_type in ("qwen2_moe", "qwen3_next", "qwen3_5_moe_text"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if config.model_type == "ernie4_5_moe":
         writer.add_expert_shared_count(config.moe_num_shared_experts)

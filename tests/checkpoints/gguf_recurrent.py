@@ -1,4 +1,4 @@
-"""What llama.cpp's converter does to models with recurrent layers: Qwen 3.5 and LFM2."""
+"""What llama.cpp's converter does to models with recurrent layers: Qwen 3 Next, Qwen 3.5 and LFM2."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 LFM2 = ("lfm2", "lfm2_moe")
 QWEN35 = {"qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
+QWENS = {"qwen3_next": "qwen3next", **QWEN35}
 DELTA_SIZES: dict[str, Any] = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 2,
@@ -33,8 +34,8 @@ def add_recurrent(writer: gguf.GGUFWriter, config: Any) -> None:
     """Settings of the recurrent layers, of a model that has any."""
     if config.model_type in LFM2:
         writer.add_shortconv_l_cache(config.conv_L_cache)
-    if config.model_type in QWEN35:
-        architecture = QWEN35[config.model_type]
+    if config.model_type in QWENS:
+        architecture = QWENS[config.model_type]
         values = config.linear_num_value_heads
         writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
         writer.add_ssm_state_size(config.linear_key_head_dim)
@@ -44,18 +45,28 @@ def add_recurrent(writer: gguf.GGUFWriter, config: Any) -> None:
         recurrent = [kind == "linear_attention" for kind in config.layer_types]
         writer.add_array(f"{architecture}.attention.recurrent_layers", recurrent)
         writer.add_full_attention_interval(4)
+    if config.model_type in QWEN35:
         writer.add_rope_dimension_sections([11, 11, 10, 0])
 
 
 def recurrent_values(name: str, values: np.ndarray, config: Any) -> np.ndarray:
     """A tensor by its Hugging Face name, as the file has it."""
-    if config.model_type not in QWEN35:
+    if config.model_type not in QWENS:
         return values
     if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
         return values + 1
-    if ".linear_attn." in name and config.linear_num_key_heads != config.linear_num_value_heads:
+    shares_keys = config.linear_num_key_heads != config.linear_num_value_heads
+    if config.model_type in QWEN35 and ".linear_attn." in name and shares_keys:
         values = tiled(name, values, config)
     return -np.exp(values) if name.endswith("A_log") else values
+
+
+def joined(name: str, parts: list[np.ndarray], config: Any) -> np.ndarray:
+    """Tensors that are one in the file, by its name there: of some one below the other in every key head."""
+    if not name.endswith("ssm_ba.weight"):
+        return np.concatenate(parts)
+    rows = [part.reshape(config.linear_num_key_heads, -1, part.shape[1]) for part in parts]
+    return np.concatenate(rows, 1).reshape(-1, parts[0].shape[1])
 
 
 def tiled(name: str, values: np.ndarray, config: Any) -> np.ndarray:

@@ -75,14 +75,14 @@ def test_every_architecture_is_there_once() -> None:
         "qwen3",
         "whisper",
     ]
-    recurrent = ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"]
+    recurrent = ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"]
     nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "dots1", "phi3", "seed_oss", "smollm3"]
     assert sorted(model_types) == sorted(
         [*gemmas, *moes, *others, *nearly_llamas, *norms_after, *recurrent, "olmo3", "glm", "granitemoehybrid"]
     )
     # Mixtral is a llama there
     gguf_moes = ["qwen2moe", "qwen3moe", "ernie4_5-moe", "glm4moe"]
-    gguf_recurrent = ["lfm2", "lfm2moe", "qwen35", "qwen35moe"]
+    gguf_recurrent = ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next"]
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
     assert ggufs == sorted(
         [
@@ -143,7 +143,8 @@ def test_gguf_names_are_llama_cpps(name: str) -> None:
     # sinks are no module's weight, until it names them so
     merged = {key: re.sub(r"\.sinks$", ".sinks.weight", value) for key, value in merged.items()}
     joined = [key for key in names if table.entry(key).row.gguf_packing is not None]
-    merged |= {key: table.packed(key)[0].name for key in joined}
+    # Qwen 3 Next's large matrix is taken apart, and its parts named as Qwen 3.5's
+    merged |= {key: table.packed(key)[0].name.replace("in_proj_qkvz", "in_proj_qkv") for key in joined}
     assert names == {key: theirs.get_name(merged[key], try_suffixes=(".weight", ".bias")) for key in names}
     assert len(set(names.values())) == len(set(merged.values()))
     assert set(names.values()) <= table.gguf_shapes.keys()

@@ -50,7 +50,8 @@ def test_agrees_with_transformers(name: str) -> None:
 DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"]
 DENSE += ["ernie4_5", "glm", "glm4", "granite", "phi3", "seed_oss", "smollm3", "olmo2", "olmo3", "exaone4"]
 DENSE += ["qwen3_5_text", "lfm2"]
-MOE = ["granitemoe", "mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe", "olmoe", "qwen3_5_moe_text"]
+MOE = ["granitemoe", "mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe", "olmoe"]
+MOE += ["qwen3_5_moe_text", "qwen3_next"]
 
 
 def assert_layers_agree(ours: ModelConfig, theirs: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.architectures import read_config
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.recurrent.decoder import RecurrentDecoder
@@ -26,6 +27,7 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5, tiled": ("qwen3_5", TILED),
     "qwen3_5_moe": ("qwen3_5_moe", DELTA_SIZES),
     "qwen3_5_moe, tiled": ("qwen3_5_moe", TILED),
+    "qwen3_next": ("qwen3_next", {**TILED, "mlp_only_layers": []}),
     "lfm2": ("lfm2", {}),
     "lfm2_moe": ("lfm2_moe", {"moe_intermediate_size": 32}),
 }
@@ -55,6 +57,7 @@ def test_tensors_are_the_models(name: str, tmp_path: Path) -> None:
     original, ours = checkpoint_tensors(model), open_checkpoint(str(tmp_path / "m.gguf"))
     tied = {"lm_head.weight"} if ours.config.tie_embeddings else set()
     assert ours.names() == original.keys() - tied
+    assert ours.config.experts == read_config(model.config.to_dict(), "tests").experts
     for key in ours.names():
         expected = original[key]
         if "tiled" in name and ".linear_attn." in key:
@@ -71,11 +74,12 @@ def unlike(name: str) -> str:
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["Q8_0", "Q6_K", unlike], ids=["Q8_0", "Q6_K", "unlike"])
 def test_matrices_in_few_bits_stay_so(name: str, kind: Any, tmp_path: Path) -> None:
+    of_experts = ("moe_intermediate_size", "shared_expert_intermediate_size")
     wide = {"hidden_size": 256, "num_attention_heads": 16, "intermediate_size": 256}
+    wide |= {key: 256 for key in of_experts if key in FILES[name][1]}
     family, sizes = FILES[name]
     sizes = {**sizes, "linear_key_head_dim": 128, "linear_value_head_dim": 128} if "qwen" in name else sizes
-    experts = {"moe_intermediate_size": 256, "shared_expert_intermediate_size": 256} if "moe" in name else {}
-    write_gguf(tmp_path / "m.gguf", family, kind, num_hidden_layers=5, **{**sizes, **wide, **experts})
+    write_gguf(tmp_path / "m.gguf", family, kind, num_hidden_layers=5, **{**sizes, **wide})
     ours = open_checkpoint(str(tmp_path / "m.gguf"))
     decoder = load_decoder(ours, torch.device("cpu"), torch.float32)
     assert isinstance(decoder, RecurrentDecoder)
@@ -91,10 +95,10 @@ def test_matrices_in_few_bits_stay_so(name: str, kind: Any, tmp_path: Path) -> N
     assert (logits_of(tmp_path / "m.gguf") - expected_NV).abs().max() < 1e-3 * expected_NV.std()
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe, tiled"])
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe, tiled", "qwen3_next"])
 def test_a_prediction_module_is_not_read(name: str, tmp_path: Path) -> None:
     """llama.cpp's converter counts it among the blocks."""
-    architecture = "qwen35moe" if "moe" in name else "qwen35"
+    architecture = {"qwen3_5": "qwen35", "qwen3_next": "qwen3next"}.get(name, "qwen35moe")
 
     def say(writer: gguf.GGUFWriter) -> None:
         del writer.kv_data[0][f"{architecture}.block_count"]
@@ -126,6 +130,8 @@ def test_a_file_that_says_how_many_layers_lie_between(tmp_path: Path) -> None:
         ("qwen3_5", "qwen35.ssm.state_size", None, "no qwen35.ssm.state_size"),
         ("qwen3_5", "qwen35.feed_forward_length", None, "no qwen35.feed_forward_length"),
         ("qwen3_5_moe", "qwen35moe.expert_count", None, "has no qwen35moe.expert_count"),
+        ("qwen3_next", "qwen3next.ssm.group_count", 4, "is 6, which 4 key heads do not share evenly"),
+        ("qwen3_next", "qwen3next.expert_count", None, "has no qwen3next.expert_count"),
         ("lfm2", "lfm2.attention.head_count_kv", 2, "does not list the key-value heads of every layer"),
         ("lfm2", "lfm2.attention.head_count_kv", [0, 0, 2, 0, 1], "differs between layers with attention"),
         ("lfm2", "lfm2.attention.head_count_kv", [0, 0, 2, 0], "differs between layers with attention"),

@@ -72,7 +72,7 @@ def round_to_integers(directory: Path, form: str) -> dict[str, torch.Tensor]:
     path, dense, stored = directory / "model.safetensors", dict[str, torch.Tensor](), dict[str, torch.Tensor]()
     generator, bits = torch.Generator().manual_seed(3), bits_of(form)
     for name, weight in load_file(path).items():
-        if weight.dim() != 2 or ".layers." not in name or name.endswith(".gate.weight"):
+        if weight.dim() != 2 or ".layers." not in name or name.endswith("gate.weight"):
             stored[name] = dense[name] = weight
             continue
         outputs, inputs = weight.shape

@@ -39,8 +39,8 @@ def read(model_type: str, **values: Any) -> ModelConfig:
     return read_config({"model_type": model_type, **SIZES, **values}, "config.json")
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_5_text", "qwen3_5_moe_text"])
-def test_what_a_qwen_3_5_leaves_out(model_type: str) -> None:
+@pytest.mark.parametrize("model_type", ["qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"])
+def test_what_a_qwen_leaves_out(model_type: str) -> None:
     """Is what transformers takes."""
     ours, theirs = read(model_type), CONFIG_MAPPING[model_type](**SIZES)
     linear = tuple(layer for layer, kind in enumerate(theirs.layer_types) if kind == "linear_attention")
@@ -95,7 +95,7 @@ def test_what_an_lfm2_with_experts_leaves_out() -> None:
     assert read("lfm2_moe", layer_types=kinds, num_dense_layers=5).experts is None
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_5_text", "lfm2", "lfm2_moe"])
+@pytest.mark.parametrize("model_type", ["qwen3_5_text", "qwen3_next", "lfm2", "lfm2_moe"])
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [

@@ -64,7 +64,7 @@ def sharded(source: ModelTensors, size: int) -> list[ShardedSource]:
 
 
 WIDE_NORMS = ["olmo2", "olmo3", "olmoe"]
-RECURRENT = ["qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe"]
+RECURRENT = ["qwen3_next", "qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe"]
 DIVIDED = [name for name in ARCHITECTURES if name not in (*WIDE_NORMS, *RECURRENT)]
 
 

@@ -93,3 +93,18 @@ def test_a_published_checkpoint_drafts_for_itself(tmp_path: Path) -> None:
     plain = answers(pipeline_of(directory, "pipeline=vanilla"), 1, PROMPTS)
     for pipeline in ("pipeline=mtp_chain", "pipeline=suffix"):
         assert answers(pipeline_of(directory, pipeline), 2, PROMPTS) == plain
+
+
+def test_a_qwen_3_next_drafts_for_itself(tmp_path: Path) -> None:
+    """Its module has a mixture of experts; here it is the copy of a layer."""
+    directory = tmp_path / "next"
+    directory.mkdir()
+    write_checkpoint(directory, "qwen3_next", tie_word_embeddings=False)
+    path, layer = directory / "model.safetensors", "model.layers.2."
+    own, torso = load_file(path), {"fc": torch.randn(48, 96) / 10, **{name: torch.zeros(48) for name in NORMS}}
+    copied = {name.replace(layer, "mtp.layers.0."): tensor for name, tensor in own.items() if name.startswith(layer)}
+    assert any(".experts." in name for name in copied)
+    module = {**copied, **{f"mtp.{name}.weight": tensor for name, tensor in torso.items()}}
+    save_file({**own, **{name: tensor.clone() for name, tensor in module.items()}}, path, metadata={"format": "pt"})
+    plain = answers(pipeline_of(directory, "pipeline=vanilla"), 1, PROMPTS)
+    assert answers(pipeline_of(directory, "pipeline=mtp_chain"), 2, PROMPTS) == plain

@@ -199,6 +199,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("gemma", {"head_dim": 16}),
     "qwen3_5": ("qwen3_5_text", {**DELTA_NETS, "tie_word_embeddings": True}),
     "qwen3_5_moe": ("qwen3_5_moe_text", {**DELTA_NETS, **EXPERTS, "shared_expert_intermediate_size": 40}),
+    "qwen3_next": ("qwen3_next", {**DELTA_NETS, **QWEN2_MOE}),
     "lfm2": (
         "lfm2",
         {
@@ -286,6 +287,8 @@ def _apart(name: str, tensor: torch.Tensor, config: Any) -> dict[str, torch.Tens
     if name.endswith("gate_up_proj.weight"):
         gate, up = tensor.chunk(2)
         return {name.replace("gate_up_proj", "gate_proj"): gate, name.replace("gate_up_proj", "up_proj"): up}
+    if name.endswith(("in_proj_qkvz.weight", "in_proj_ba.weight")):
+        return by_key_head(name, tensor, config)
     if name.endswith("shared_mlp.input_linear.weight"):
         gate, up = tensor.chunk(2)
         module = name.replace("shared_mlp.input_linear.weight", _shared_mlp(config))
@@ -317,6 +320,17 @@ def _apart(name: str, tensor: torch.Tensor, config: Any) -> dict[str, torch.Tens
 def _shared_mlp(config: Any) -> str:
     """What Granite's shared MLP is beside a mixture, and without one."""
     return "mlp.shared_expert" if config.num_local_experts else "mlp"
+
+
+def by_key_head(name: str, tensor: torch.Tensor, config: Any) -> dict[str, torch.Tensor]:
+    """What Qwen 3 Next's matrices have of each key head, one below the other."""
+    heads_each = config.linear_num_value_heads // config.linear_num_key_heads
+    values = heads_each * config.linear_value_head_dim
+    large = config.linear_key_head_dim, config.linear_key_head_dim, values, values
+    letters, heights = ("qkvz", large) if "qkvz" in name else ("ba", (heads_each, heads_each))
+    parts = tensor.unflatten(0, (config.linear_num_key_heads, -1)).split(heights, 1)
+    names = [name.replace(f"in_proj_{letters}", f"in_proj_{letter}") for letter in letters]
+    return dict(zip(names, (part.flatten(0, 1) for part in parts), strict=True))
 
 
 def tiny_tokenizer() -> Tokenizer:

@@ -24,6 +24,9 @@ class WeightsByRole(Protocol):
     ops: Ops
     dtype: torch.dtype
 
+    def has(self, role: str, layer: int) -> bool:
+        """Whether this layer has such weights."""
+
     def read(self, role: str, layer: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor: ...
 
     def fused(self, layer: int, *roles: str, expert: int = 0) -> torch.Tensor:
@@ -65,12 +68,14 @@ def recurrent_parts(
         epsilon=config.rms_norm_eps,
         tiled=recurrent.tiled,
     )
-    roles = "delta_qkv", "delta_gate"
-    in_bits = any(weights.quantized((role,), layer) for role in roles)
-    apart = in_bits and weights.quantized(roles, layer) is None
-    large = [weights.projection(layer, *of) for of in ([[role] for role in roles] if apart else [roles])]
+    roles = [role for role in ("delta_qkv", "delta_q", "delta_k", "delta_v", "delta_gate") if weights.has(role, layer)]
+    large = [roles]
+    if weights.quantized(tuple(roles), layer) is None and any(weights.quantized((role,), layer) for role in roles):
+        # a file may have the gate in another form
+        large = [roles[:-1], roles[-1:]]
+    parts = [weights.projection(layer, *of) for of in large]
     mixer = weights.ops.recurrent_mixer(mixer)
-    return JoinedProjection([*large, gains]), mixer, weights.projection(layer, "delta_output")
+    return JoinedProjection([*parts, gains]), mixer, weights.projection(layer, "delta_output")
 
 
 def _state_space(config: ModelConfig, recurrent: StateSpaces, weights: WeightsByRole, layer: int) -> RecurrentMixer:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from spec_sdk.model.config import GatedDeltaNets, ModelConfig, StateSpaces
-from spec_sdk.model.weight_table import MODEL, ONE, QUERIES, Dim, Weight
+from spec_sdk.model.weight_table import MODEL, ONE, QUERIES, Dim, Packing, Weight
 
 _LAYER, _BLOCK = "model.layers.{layer}", "blk.{layer}"
 GATED_QUERIES = Dim("queries and their gates", lambda config: 2 * QUERIES.of(config))
@@ -20,9 +20,11 @@ def _delta(config: ModelConfig) -> GatedDeltaNets:
     return config.recurrent
 
 
+DELTA_KEYS = Dim("delta keys", lambda config: _delta(config).keys)
 DELTA_VALUES = Dim("delta values", lambda config: _delta(config).values)
 DELTA_CHANNELS = Dim("delta channels", lambda config: 2 * _delta(config).keys + _delta(config).values)
 DELTA_HEADS = Dim("delta heads", lambda config: _delta(config).value_heads)
+DELTA_KEY_HEADS = Dim("delta key heads", lambda config: _delta(config).key_heads)
 DELTA_VALUE = Dim("delta value", lambda config: _delta(config).value_dim)
 
 
@@ -70,28 +72,62 @@ def gated_attention(rows: Iterable[Weight]) -> tuple[Weight, ...]:
 
 def gated_delta_layers() -> tuple[Weight, ...]:
     """Qwen 3.5's: llama.cpp's converter puts value heads into another order (``GatedDeltaNets.tiled``)."""
-    hf = f"{_LAYER}.linear_attn"
+    return (
+        _delta_row("qkv", "in_proj_qkv.weight", "attn_qkv.weight", DELTA_CHANNELS, MODEL),
+        _delta_row("gate", "in_proj_z.weight", "attn_gate.weight", DELTA_VALUES, MODEL),
+        _delta_row("gain", "in_proj_b.weight", "ssm_beta.weight", DELTA_HEADS, MODEL),
+        _delta_row("step", "in_proj_a.weight", "ssm_alpha.weight", DELTA_HEADS, MODEL),
+        *_behind_input_projection(),
+    )
 
-    def row(role: str, name: str, gguf: str, *shape: Dim, exponential: bool = False) -> Weight:
-        return Weight(
-            f"delta_{role}",
-            f"{hf}.{name}",
-            f"{_BLOCK}.{gguf}",
-            shape,
-            in_layer=is_recurrent,
-            gguf_negated_exponential=exponential,
-        )
+
+def gated_delta_layers_by_key_head() -> tuple[Weight, ...]:
+    """Qwen 3 Next's: two matrices have all that is made of the input, key head by key head. llama.cpp's converter takes
+    the large one apart.
+    """
+    large, small = (DELTA_KEYS, DELTA_KEYS, DELTA_VALUES, DELTA_VALUES), (DELTA_HEADS, DELTA_HEADS)
+
+    def within(number: int, role: str, gguf: str, heights: tuple[Dim, ...], name: str) -> Weight:
+        letter = name[number]
+        row = _delta_row(role, f"in_proj_{letter}.weight", gguf, heights[number], MODEL)
+        whole = Packing(f"{_LAYER}.linear_attn.in_proj_{name}.weight", heights, number, groups=DELTA_KEY_HEADS)
+        return replace(row, packings=(whole,))
+
+    def in_qkv(number: int, row: Weight) -> Weight:
+        return replace(row, gguf_packing=Packing(f"{_BLOCK}.attn_qkv.weight", large[:3], number))
+
+    def in_ba(row: Weight) -> Weight:
+        return replace(row, gguf_packing=replace(row.packings[0], name=f"{_BLOCK}.ssm_ba.weight"))
 
     return (
-        row("qkv", "in_proj_qkv.weight", "attn_qkv.weight", DELTA_CHANNELS, MODEL),
-        row("gate", "in_proj_z.weight", "attn_gate.weight", DELTA_VALUES, MODEL),
-        row("gain", "in_proj_b.weight", "ssm_beta.weight", DELTA_HEADS, MODEL),
-        row("step", "in_proj_a.weight", "ssm_alpha.weight", DELTA_HEADS, MODEL),
-        row("convolution", "conv1d.weight", "ssm_conv1d.weight", DELTA_CHANNELS, ONE, TOKENS),
-        row("decay", "A_log", "ssm_a", DELTA_HEADS, exponential=True),
-        row("bias", "dt_bias", "ssm_dt.bias", DELTA_HEADS),
-        row("norm", "norm.weight", "ssm_norm.weight", DELTA_VALUE),
-        row("output", "out_proj.weight", "ssm_out.weight", MODEL, DELTA_VALUES),
+        in_qkv(0, within(0, "q", "ssm_q.weight", large, "qkvz")),
+        in_qkv(1, within(1, "k", "ssm_k.weight", large, "qkvz")),
+        in_qkv(2, within(2, "v", "ssm_v.weight", large, "qkvz")),
+        within(3, "gate", "attn_gate.weight", large, "qkvz"),
+        in_ba(within(0, "gain", "ssm_beta.weight", small, "ba")),
+        in_ba(within(1, "step", "ssm_alpha.weight", small, "ba")),
+        *_behind_input_projection(),
+    )
+
+
+def _behind_input_projection() -> tuple[Weight, ...]:
+    return (
+        _delta_row("convolution", "conv1d.weight", "ssm_conv1d.weight", DELTA_CHANNELS, ONE, TOKENS),
+        _delta_row("decay", "A_log", "ssm_a", DELTA_HEADS, exponential=True),
+        _delta_row("bias", "dt_bias", "ssm_dt.bias", DELTA_HEADS),
+        _delta_row("norm", "norm.weight", "ssm_norm.weight", DELTA_VALUE),
+        _delta_row("output", "out_proj.weight", "ssm_out.weight", MODEL, DELTA_VALUES),
+    )
+
+
+def _delta_row(role: str, name: str, gguf: str, *shape: Dim, exponential: bool = False) -> Weight:
+    return Weight(
+        f"delta_{role}",
+        f"{_LAYER}.linear_attn.{name}",
+        f"{_BLOCK}.{gguf}",
+        shape,
+        in_layer=is_recurrent,
+        gguf_negated_exponential=exponential,
     )
 
 
