@@ -252,10 +252,15 @@ class WeightTable:
         return {
             self.gguf_name(name): (
                 *((experts,) if row.per_expert else ()),
-                *self._packed_shape(row.gguf_packing, row.gguf_shape or [dim for dim in row.shape if dim is not ONE]),
+                *self._gguf_shape(row),
             )
             for name, (row, _, _) in self._entries.items()
         }
+
+    def _gguf_shape(self, row: Weight) -> Shape:
+        """Of one expert, if it is one of each. A reader of these files leaves out dimensions of 1 that come first."""
+        shape = self._packed_shape(row.gguf_packing, row.gguf_shape or [dim for dim in row.shape if dim is not ONE])
+        return shape[1:] if row.gguf_shape and shape[0] == 1 else shape
 
     def packed(self, name: str) -> list[Within]:
         """The tensors that may hold a Hugging Face name's in its place. Raises KeyError for a name that the model does

@@ -18,7 +18,16 @@ from transformers import PreTrainedModel
 
 from benchmarks.support.random_gguf import random_blocks
 from spec_sdk.model.architectures import read_config, weights_of
-from tests.checkpoints.gguf_recurrent import LFM2, QWENS, add_recurrent, joined, kv_heads, recurrent_values
+from tests.checkpoints.gguf_recurrent import (
+    LFM2,
+    QWENS,
+    STATE_SPACE_FLOATS,
+    add_recurrent,
+    feed_forward_length,
+    joined,
+    kv_heads,
+    recurrent_values,
+)
 from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
 
 Customize = Callable[[gguf.GGUFWriter], None]
@@ -38,14 +47,15 @@ GGUF_ARCHITECTURE = {
     "gpt_oss": "gpt-oss",
     "ministral3": "mistral3",
     "lfm2_moe": "lfm2moe",
+    "granitemoehybrid": "granitehybrid",
     **QWENS,
 }
 """Where it is not the model type."""
-PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3")
+PERMUTED = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "mistral3")
 """Those of which llama.cpp's converter reorders Q and K."""
 DEEPSEEK_MIXTURES = ("glm4_moe", "dots1")
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss", *DEEPSEEK_MIXTURES)
-RECURRENT_MIXTURES = ("qwen3_next", "qwen3_5_moe_text", "lfm2_moe")
+RECURRENT_MIXTURES = ("qwen3_next", "qwen3_5_moe_text", "lfm2_moe", "granitemoehybrid")
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
 
 
@@ -149,7 +159,7 @@ def write_gguf(
     writer.add_block_count(config.num_hidden_layers)
     # published Qwen 3.5s with experts have no such width
     if config.model_type != "qwen3_5_moe_text":
-        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_feed_forward_length(feed_forward_length(config))
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(kv_heads(config))
     writer.add_layer_norm_rms_eps(config.norm_eps if config.model_type in LFM2 else config.rms_norm_eps)
@@ -175,7 +185,7 @@ def write_gguf(
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
-    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES):
+    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and getattr(config, "num_local_experts", 1):
         _add_experts(writer, config)
     add_recurrent(writer, config)
     tokenizer(writer)
@@ -199,7 +209,9 @@ def write_gguf(
         values = joined(name, parts, config)
         # llama.cpp's converter leaves routers, biases and convolutions in F32
         stored_as = gguf.GGMLQuantizationType[kind_of(name)]
-        small = name.endswith(("ffn_gate_inp.weight", "conv1d.weight", "shortconv.conv.weight", ".bias"))
+        small = name.endswith(
+            ("ffn_gate_inp.weight", "conv1d.weight", "shortconv.conv.weight", ".bias", *STATE_SPACE_FLOATS)
+        )
         matrix = values.ndim > 1 and stored_as.name != "F32" and not small
         data = quantized(np.ascontiguousarray(values), stored_as) if matrix else np.ascontiguousarray(values)
         writer.add_tensor(name, data, raw_dtype=stored_as if matrix else None)
@@ -258,12 +270,12 @@ def _converted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
-    of_local = config.model_type in ("mixtral", "granitemoe", "gpt_oss", *DEEPSEEK_MIXTURES)
+    of_local = config.model_type in ("mixtral", "granitemoe", "granitemoehybrid", "gpt_oss", *DEEPSEEK_MIXTURES)
     writer.add_expert_count(config.num_local_experts if of_local else config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     if config.model_type == "gpt_oss":
         writer.add_expert_feed_forward_length(config.intermediate_size)
-    elif config.model_type not in ("mixtral", "granitemoe", "olmoe"):
+    elif config.model_type not in ("mixtral", "granitemoe", "granitemoehybrid", "olmoe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type in ("qwen2_moe", "qwen3_next", "qwen3_5_moe_text"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)

@@ -1,4 +1,4 @@
-"""What llama.cpp's converter does to models with recurrent layers: Qwen 3 Next, Qwen 3.5 and LFM2."""
+"""What llama.cpp's converter does to models with recurrent layers: Qwen 3 Next, Qwen 3.5, LFM2 and Granite 4."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import gguf
 import numpy as np
 
 LFM2 = ("lfm2", "lfm2_moe")
+GRANITE = "granitemoehybrid"
+STATE_SPACE_FLOATS = ("ssm_a", "ssm_d", "ssm_norm.weight")
 QWEN35 = {"qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
 QWENS = {"qwen3_next": "qwen3next", **QWEN35}
 DELTA_SIZES: dict[str, Any] = {
@@ -25,9 +27,15 @@ TILED = {**DELTA_SIZES, "linear_num_value_heads": 6}
 
 def kv_heads(config: Any) -> int | list[int]:
     """Of each layer where the file says it so."""
-    if config.model_type not in LFM2:
+    if config.model_type not in (*LFM2, GRANITE):
         return int(config.num_key_value_heads)
-    return [0 if kind == "conv" else config.num_key_value_heads for kind in config.layer_types]
+    return [config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types]
+
+
+def feed_forward_length(config: Any) -> int:
+    """That of experts, or of MLPs."""
+    shared = config.model_type == GRANITE and not config.num_local_experts
+    return int(config.shared_intermediate_size if shared else config.intermediate_size)
 
 
 def add_recurrent(writer: gguf.GGUFWriter, config: Any) -> None:
@@ -45,12 +53,25 @@ def add_recurrent(writer: gguf.GGUFWriter, config: Any) -> None:
         recurrent = [kind == "linear_attention" for kind in config.layer_types]
         writer.add_array(f"{architecture}.attention.recurrent_layers", recurrent)
         writer.add_full_attention_interval(4)
+    if config.model_type == GRANITE:
+        writer.add_ssm_conv_kernel(config.mamba_d_conv)
+        writer.add_ssm_state_size(config.mamba_d_state)
+        writer.add_ssm_group_count(config.mamba_n_groups)
+        writer.add_ssm_time_step_rank(config.mamba_n_heads)
+        writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+        writer.add_rope_scaling_finetuned(False)
+        if config.num_local_experts:
+            writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
     if config.model_type in QWEN35:
         writer.add_rope_dimension_sections([11, 11, 10, 0])
 
 
 def recurrent_values(name: str, values: np.ndarray, config: Any) -> np.ndarray:
     """A tensor by its Hugging Face name, as the file has it."""
+    if config.model_type == GRANITE and ".mamba." in name:
+        if name.endswith(("A_log", ".D")):
+            return (-np.exp(values) if name.endswith("A_log") else values)[:, None]
+        return values.reshape(config.mamba_n_groups, -1) if name.endswith("norm.weight") else values
     if config.model_type not in QWENS:
         return values
     if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):

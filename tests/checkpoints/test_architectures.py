@@ -82,7 +82,7 @@ def test_every_architecture_is_there_once() -> None:
     )
     # Mixtral is a llama there
     gguf_moes = ["qwen2moe", "qwen3moe", "ernie4_5-moe", "glm4moe"]
-    gguf_recurrent = ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next"]
+    gguf_recurrent = ["granitehybrid", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next"]
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
     assert ggufs == sorted(
         [

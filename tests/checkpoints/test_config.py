@@ -47,6 +47,7 @@ def test_agrees_with_transformers(name: str) -> None:
     assert_layers_agree(ours, theirs)
 
 
+GRANITE_H = {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"], "mamba_n_heads": 4}
 DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"]
 DENSE += ["ernie4_5", "glm", "glm4", "granite", "phi3", "seed_oss", "smollm3", "olmo2", "olmo3", "exaone4"]
 DENSE += ["qwen3_5_text", "lfm2"]
@@ -138,8 +139,11 @@ def test_a_part_that_is_a_quotient_is_whole_pairs() -> None:
             {"model_type": "phi3", "rope_scaling": {"type": "linear", "factor": 2.0}},
             "rope type 'linear' is none of Phi's, which is 'longrope'",
         ),
-        ({"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"]}, "others than attention"),
-        ({"model_type": "granitemoehybrid", "layer_types": ["attention"] * 2, "num_local_experts": 4}, "mixture of"),
+        ({"model_type": "granitemoehybrid", "layer_types": ["mamba"]}, "must list the types of 2 layers"),
+        ({"model_type": "granitemoehybrid", "layer_types": ["mamba", "rwkv"]}, "'rwkv', which is not supported"),
+        ({**GRANITE_H, "mamba_n_heads": 5}, "5 heads of"),
+        ({**GRANITE_H, "mamba_proj_bias": True}, "mamba_proj_bias"),
+        ({**GRANITE_H, "time_step_limit": [0.0]}, "not two numbers"),
         ({"model_type": "glm4_moe", "n_group": 5}, "128 experts are not 5 groups (n_group) of at least two"),
         ({"model_type": "glm4_moe", "n_group": 128}, "128 experts are not 128 groups (n_group) of at least two"),
         ({"model_type": "glm4_moe", "topk_group": 2}, "topk_group is 2, and there are 1 groups"),

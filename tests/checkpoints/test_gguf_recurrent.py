@@ -22,6 +22,7 @@ from tests.checkpoints.gguf_recurrent import DELTA_SIZES, TILED, tiled
 from tests.checkpoints.test_gguf_families import TOKENS, dense_copy, logits_of
 from tests.support.tiny_checkpoints import checkpoint_tensors
 
+SPACES: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "shared_intermediate_size": 64}
 FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5": ("qwen3_5", DELTA_SIZES),
     "qwen3_5, tiled": ("qwen3_5", TILED),
@@ -29,6 +30,8 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5_moe, tiled": ("qwen3_5_moe", TILED),
     "qwen3_next": ("qwen3_next", {**TILED, "mlp_only_layers": []}),
     "lfm2": ("lfm2", {}),
+    "granite4_h": ("granite4_h", SPACES),
+    "granite4_moe": ("granite4_moe", SPACES),
     "lfm2_moe": ("lfm2_moe", {"moe_intermediate_size": 32}),
 }
 
@@ -77,6 +80,7 @@ def test_matrices_in_few_bits_stay_so(name: str, kind: Any, tmp_path: Path) -> N
     of_experts = ("moe_intermediate_size", "shared_expert_intermediate_size")
     wide = {"hidden_size": 256, "num_attention_heads": 16, "intermediate_size": 256}
     wide |= {key: 256 for key in of_experts if key in FILES[name][1]}
+    wide |= {"mamba_n_heads": 32, "shared_intermediate_size": 256} if "granite" in name else {}
     family, sizes = FILES[name]
     sizes = {**sizes, "linear_key_head_dim": 128, "linear_value_head_dim": 128} if "qwen" in name else sizes
     write_gguf(tmp_path / "m.gguf", family, kind, num_hidden_layers=5, **{**sizes, **wide})
@@ -138,6 +142,15 @@ def test_a_file_that_says_how_many_layers_lie_between(tmp_path: Path) -> None:
         ("lfm2_moe", "lfm2moe.expert_gating_func", 1, "expert_gating_func is not sigmoid"),
         ("lfm2_moe", "lfm2moe.leading_dense_block_count", 5, "no layer has experts"),
         ("lfm2", "lfm2.shortconv.l_cache", None, "no lfm2.shortconv.l_cache"),
+        ("granite4_h", "granitehybrid.attention.head_count_kv", 2, "does not say which layers have attention"),
+        (
+            "granite4_h",
+            "granitehybrid.attention.head_count_kv",
+            [0, 0, 2, 0],
+            "layers that its metadata do not tell of",
+        ),
+        ("granite4_h", "granitehybrid.ssm.group_count", 3, "in 3 groups do not make up"),
+        ("granite4_moe", "granitehybrid.ssm.state_size", None, "no granitehybrid.ssm.state_size"),
     ],
 )
 def test_what_a_file_cannot_say(name: str, key: str, value: Any, message: str, tmp_path: Path) -> None:
