@@ -50,6 +50,7 @@ DELTA: dict[str, Any] = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 32,
 }
+EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3_5": DELTA,
     "tiled": {**DELTA, "linear_value_heads_tiled": True, "linear_num_value_heads": 6},
@@ -58,18 +59,23 @@ MODELS: dict[str, dict[str, Any]] = {
     "states alone": {**DELTA, "layer_types": ["linear_attention"] * 5},
     "qwen3_5_moe": {
         **DELTA,
+        **EXPERTS,
         "model_type": "qwen3_5_moe_text",
-        "num_experts": 6,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 32,
         "shared_expert_intermediate_size": 48,
     },
+    "qwen3_next": {**DELTA, **EXPERTS, "model_type": "qwen3_next", "shared_expert_intermediate_size": 48},
     "lfm2": {
         "model_type": "lfm2",
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
         "block_auto_adjust_ff_dim": False,
     },
+    "lfm2_moe": {
+        **EXPERTS,
+        "model_type": "lfm2_moe",
+        "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
+    },
 }
+MIXTURES = ("qwen3_5_moe", "qwen3_next", "lfm2_moe")
 DTYPES = [torch.float32, torch.bfloat16]
 LIMITS = {torch.float32: 1e-4, torch.bfloat16: 0.2}
 
@@ -131,7 +137,7 @@ def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor], limit:
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_float64(name: str, dtype: torch.dtype) -> None:
     # an expert more or less in bfloat16 is no rounding error
-    limit = 0.5 if name == "qwen3_5_moe" and dtype == torch.bfloat16 else LIMITS[dtype]
+    limit = 0.5 if name in MIXTURES and dtype == torch.bfloat16 else LIMITS[dtype]
     source = RandomWeights(config_of(name), 0, dtype)
     assert_close(logits_of(natively(source, dtype)), logits_of(reference(source)), limit)
 
