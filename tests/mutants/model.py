@@ -382,8 +382,8 @@ MODEL = (
     Mutant(
         "open: one token too many is kept",
         SESSION,
-        "kept = self.shared(slot, tokens, encoder_input) if keep else 0",
-        "kept = min(self.shared(slot, tokens, encoder_input) + 1, self.length(slot)) if keep else 0",
+        "self._truncate(slot, self.shared(slot, tokens, encoder_input) if keep else 0)",
+        "self._truncate(slot, min(self.shared(slot, tokens, encoder_input) + 1, self.length(slot)) if keep else 0)",
         (OF_SLOTS,),
     ),
     Mutant(

@@ -97,8 +97,8 @@ SELF_DRAFTING = (
     Mutant(
         "native: of a tapped state one thread keeps its part alone",
         "plugins/backends/spec_sdk_backends/native/source/blocks.h",
-        "std::copy(h + part.first, h + part.end, (T*)left[i] + part.first);",
-        "if (!omp_get_thread_num()) std::copy(h + part.first, h + part.end, (T*)left[i] + part.first);",
+        "std::copy(work.h + part.first, work.h + part.end, to + part.first);",
+        "if (!omp_get_thread_num()) std::copy(work.h + part.first, work.h + part.end, to + part.first);",
         ("tests/native/test_decoder.py::test_stages_agree_with_whole_blocks_to_the_bit",),
     ),
     Mutant(

@@ -52,6 +52,7 @@ from tests.mutants.path_levels import PATH_LEVELS
 from tests.mutants.peagle import PEAGLE
 from tests.mutants.quantised import QUANTISED
 from tests.mutants.ranks import RANKS
+from tests.mutants.recurrent import RECURRENT
 from tests.mutants.retrieval import RETRIEVAL
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
@@ -100,6 +101,7 @@ LISTS = (
     ADAPTING,
     ADVISING,
     ACCURACY,
+    RECURRENT,
     RETRIEVAL,
     LOOKUPS,
     TRAINING,
