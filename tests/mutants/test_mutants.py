@@ -53,6 +53,7 @@ from tests.mutants.peagle import PEAGLE
 from tests.mutants.quantised import QUANTISED
 from tests.mutants.ranks import RANKS
 from tests.mutants.recurrent import RECURRENT
+from tests.mutants.recurrent_checkpoints import RECURRENT_CHECKPOINTS
 from tests.mutants.retrieval import RETRIEVAL
 from tests.mutants.running import KILLED, SURVIVED, copy_tree, run_mutant, run_tests
 from tests.mutants.samplers import SAMPLERS
@@ -91,6 +92,7 @@ LISTS = (
     GPT_OSS,
     FAMILIES,
     NEARLY_LLAMAS,
+    RECURRENT_CHECKPOINTS,
     CHECKPOINTS,
     SPEECH,
     API,
