@@ -185,7 +185,7 @@ def write_gguf(
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
-    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and getattr(config, "num_local_experts", 1):
+    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and getattr(config, "num_local_experts", True):
         _add_experts(writer, config)
     add_recurrent(writer, config)
     tokenizer(writer)
