@@ -12,8 +12,11 @@ from spec_sdk.engine.turn import Active
 from spec_sdk.errors import CallOf, PluginFault
 
 
-def granted_budgets(policy: Policy, requests: Sequence[Active], context: int) -> list[Budget]:
-    """Depth and nodes of each request. ``context``: most tokens that the target holds.
+def granted_budgets(
+    policy: Policy, requests: Sequence[Active], context: int, deepest: int | None = None
+) -> list[Budget]:
+    """Depth and nodes of each request. ``context``: most tokens that the target holds; ``deepest``: the most tokens
+    behind a root that it takes, if there is such a bound.
 
     Raises PluginFault, naming the policy, for budgets that cannot be, and what the policy raises.
     """
@@ -29,6 +32,6 @@ def granted_budgets(policy: Policy, requests: Sequence[Active], context: int) ->
         request = active.view
         # the last of the remaining tokens is always the target's own, so drafting it would be wasted
         room = min(request.max_new_tokens - request.new_tokens, context - len(request.tokens)) - 1
-        depth = max(0, min(budget.depth, budget.nodes - 1, room))
+        depth = max(0, min(budget.depth, budget.nodes - 1, room, budget.depth if deepest is None else deepest))
         budgets.append(budget if depth == budget.depth else replace(budget, depth=depth))
     return budgets

@@ -428,7 +428,7 @@ class Scheduler:
                 self._roster.end(active, reason)
 
     def _budgets(self, requests: Sequence[Active]) -> list[Budget]:
-        return granted_budgets(self.policy, requests, self.target.context)
+        return granted_budgets(self.policy, requests, self.target.context, self.target.deepest_tree)
 
     def _finished(self, request: Request) -> str | None:
         if request.new_tokens and request.tokens[-1] in request.stop_ids:

@@ -30,6 +30,9 @@ class Target(Protocol):
     def vocabulary(self) -> int: ...
 
     @property
+    def deepest_tree(self) -> int | None: ...
+
+    @property
     def one_launch(self) -> bool: ...
 
     @property

@@ -142,6 +142,9 @@ class Decoder:
 
     head_is_collective: bool = False
     """Whether several processes compute the logits together."""
+    deepest_tree: int | None = None
+    """The most tokens behind a root that a tree may be deep, so that its rows get what plain decoding gives them; None:
+    any number."""
     fuses_groups: bool = True
     """Whether the attention of several layers at once is quicker than that of one after the other."""
     norm_ops: Ops = Ops()

@@ -119,6 +119,8 @@ class Executor(ABC):
     """Whether short passes are one launch each, with what their plan's epilogue makes of the logits."""
     head_is_collective: bool = False
     """Whether several processes compute the logits together, so that all of them must ask for them."""
+    deepest_tree: int | None = None
+    """The most tokens behind a root that a tree of the target's may be deep; None: any number."""
     ops: Ops = Ops()
     """What works on the logits of its passes, where they lie."""
     bits_vary: str | None = "its executor does not promise them"

@@ -90,6 +90,11 @@ class Session:
         return self.executor.config.vocab_size
 
     @property
+    def deepest_tree(self) -> int | None:
+        """The most tokens behind a root that a tree may be deep; None: any number."""
+        return self.executor.deepest_tree
+
+    @property
     def encoder(self) -> EncoderConfig | None:
         """The encoder of an encoder–decoder model."""
         return self.executor.config.encoder

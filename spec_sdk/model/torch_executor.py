@@ -48,6 +48,7 @@ class TorchExecutor(Executor):
         self.device = decoder.device
         self.dtype = decoder.dtype
         self.head_is_collective = decoder.head_is_collective
+        self.deepest_tree = decoder.deepest_tree
         self._cache_form = "exact"
 
     @property

@@ -50,6 +50,7 @@ class TableModel:
     def __init__(self, vocabulary: int, seed: int, *, spread: float = 1.5, context: int = 4096) -> None:
         self.vocabulary = vocabulary
         self.context = context
+        self.deepest_tree: int | None = None
         self.encoder = None
         self.table_RV = spread * torch.randn((ROWS, vocabulary), generator=torch.Generator().manual_seed(seed))
         self._tokens: dict[int, list[int]] = {}

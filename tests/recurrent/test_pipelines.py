@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spec_sdk.engine.token_engine import TokenEngine, TokenRequest
+from spec_sdk.model.recurrent.state import BEHIND
+from spec_sdk.model.session import Session
+from spec_sdk.tree import TokenTree
 from tests.draft_heads.test_drafter import PROMPTS, answers, pipeline_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
@@ -60,3 +65,22 @@ def answer(engine: TokenEngine, prompt: list[int]) -> list[int]:
             assert progress.error is None
             found += progress.tokens
     return found
+
+
+def test_trees_are_no_deeper_than_states_lie_behind(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no node goes on from rows that may be rejected."""
+    depths: list[int] = []
+
+    def noted(self: Session, slots: Sequence[int], trees: Sequence[TokenTree], *rest: Any, **options: Any) -> Any:
+        depths.extend(tree.depth for tree in trees)
+        return score(self, slots, trees, *rest, **options)
+
+    score = Session.score
+    monkeypatch.setattr(Session, "score", noted)
+    pipeline = pipeline_of(checkpoints / "qwen3_5", "pipeline=prompt_lookup", "policy.depth=200")
+    repeated = [5 + i for i in range(80)] * 6
+    engine = pipeline.new_engine(1)
+    engine.add(TokenRequest(repeated, request_id=0, max_new_tokens=90, ignore_eos=True))
+    while engine.busy:
+        engine.step()
+    assert max(depths) == BEHIND

@@ -19,6 +19,7 @@ from spec_sdk.model.decoder import ForwardPass, Rotations
 from spec_sdk.model.gated_attention import GatedAttention
 from spec_sdk.model.kv_cache import is_exact
 from spec_sdk.model.recurrent.cache import RecurrentCache, RecurrentPassCache
+from spec_sdk.model.recurrent.state import BEHIND
 from spec_sdk.ops.linear import Projection
 
 
@@ -29,6 +30,7 @@ class RecurrentDecoder(GatedAttention):
     """
 
     takes_snapshots = True
+    deepest_tree = BEHIND
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
