@@ -9,12 +9,12 @@ prefix, K rows, L layers, O outputs, I inputs, M model dim, V vocabulary, F stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from spec_sdk.diagnosis import recurrent_cases
+from spec_sdk.diagnosis.op_inputs import TREE_DEPTHS, TREE_ENDS, Computes, Inputs
 from spec_sdk.ops import PLAIN, AttentionMask, AttentionSpec, Ops
 from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
@@ -30,32 +30,6 @@ SPECS = (
     AttentionSpec(window=40, sinks=SINKS),
     AttentionSpec(sinks=SINKS),
 )
-TREE_ENDS = (9, 6, 3, 4, 6, 6, 9, 9, 9)
-"""A closed tree of nine nodes in pre-order: of each node, the end of its subtree."""
-TREE_DEPTHS = (0, 1, 2, 2, 2, 3, 1, 2, 3)
-
-
-@dataclass
-class Inputs:
-    """Standard normal numbers that do not depend on ``device``: such as ``stored`` can hold, to compute with in
-    ``computed``.
-    """
-
-    device: torch.device
-    stored: torch.dtype
-    computed: torch.dtype
-    _random: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(7))
-
-    def numbers(self, *shape: int) -> torch.Tensor:
-        drawn = torch.randn(shape, generator=self._random)
-        return drawn.to(self.stored).to(self.computed).to(self.device)
-
-    def gain(self, size: int) -> torch.Tensor:
-        """Near 1, as the gains of norms are."""
-        return (1 + 0.2 * self.numbers(size)).to(self.stored).to(self.computed)
-
-
-Computes = Callable[[Ops, Inputs], Sequence[torch.Tensor]]
 
 
 def _projection(ops: Ops, inputs: Inputs) -> list[torch.Tensor]:
@@ -225,5 +199,7 @@ CASES: dict[str, Computes] = {
     "sink_attention": _sink_attention,
     "selected_attention": _selected_attention,
     "chunk_lse": _chunk_lse,
+    "gated_delta": recurrent_cases.gated_delta,
+    "recurrent_mixer": recurrent_cases.recurrent_mixer,
 }
 """By the name of the operation. ``accept`` gives no numbers: :mod:`spec_sdk.diagnosis.self_tests` has it."""

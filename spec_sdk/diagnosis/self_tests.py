@@ -15,7 +15,8 @@ import torch
 from spec_sdk.contracts import Backend, SelfTest
 from spec_sdk.diagnosis.head_case import grown_logits, head_logits
 from spec_sdk.diagnosis.in_double import InDouble
-from spec_sdk.diagnosis.op_cases import CASES, Computes, Inputs
+from spec_sdk.diagnosis.op_cases import CASES
+from spec_sdk.diagnosis.op_inputs import Computes, Inputs
 from spec_sdk.errors import UserError, in_a_line, message_of
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.load_decoder import load_decoder

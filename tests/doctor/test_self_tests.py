@@ -14,7 +14,8 @@ import torch
 
 from spec_sdk.contracts import Backend, SelfTest
 from spec_sdk.diagnosis import self_tests
-from spec_sdk.diagnosis.op_cases import CASES, Inputs
+from spec_sdk.diagnosis.op_cases import CASES
+from spec_sdk.diagnosis.op_inputs import Inputs
 from spec_sdk.diagnosis.self_tests import Outcome, backend_tests, carried_out, of_all, ops_tests, reference_tests
 from spec_sdk.errors import UserError
 from spec_sdk.ops import (
@@ -36,9 +37,7 @@ from tests.doctor.wrong_ops import Wrong
 
 CPU = torch.device("cpu")
 COMPUTES_NOTHING = {"before_pass", "fast_in_bits", "keys_to_read"}
-OF_THEIR_OWN = {"accept", "accept_in_pass", "drawing", "head_block", "least_kept", "path_grower", "whole_pass"} | {
-    "recurrent_mixer"
-}
+OF_THEIR_OWN = {"accept", "accept_in_pass", "drawing", "head_block", "least_kept", "path_grower", "whole_pass"}
 """Operations without tensors to compare in every case, tested in :mod:`spec_sdk.diagnosis.self_tests`."""
 
 
@@ -63,7 +62,7 @@ def test_the_cpu_backend_is_sound(native: Any) -> None:
     assert {outcome.verdict for outcome in found} == {"ok"}, [o for o in found if o.verdict != "ok"]
     operations = {outcome.operation for outcome in found}
     own = {"cached_attention", "head_block", "path_grower", "quantized_projection", "rms_norm", "top_log_probabilities"}
-    own |= {"drawing", "speculative_attention", *(f"accept: {rule}" for rule in RULES)}
+    own |= {"drawing", "recurrent_mixer", "speculative_attention", *(f"accept: {rule}" for rule in RULES)}
     kernels = native == "auto" and not isinstance(find(), str)
     assert operations == {"projection", "projections", "a whole pass"} | (own if kernels else set())
 

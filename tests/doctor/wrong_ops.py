@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.model.recurrent.layers import GatedDeltaNet
 from spec_sdk.ops import PLAIN, AttentionMask, AttentionSpec, Ops, PartialAttention
 from spec_sdk.ops.linear import Projection, ProjectionStack
 from spec_sdk.ops.quantized import QuantizedMatrix
@@ -70,6 +71,18 @@ class Wrong(Ops):
             k_SHFD = k_SHFD[:, :, :-1]
             v_SHFD = v_SHFD[:, :, :-1]
         return super().cross_attention(q_BNHD, k_SHFD, v_SHFD, inputs)
+
+    def gated_delta(self, state_HVD: Any, earlier: Any, *rows: Any) -> Any:
+        if self.what == "gated_delta":
+            # the first of the earlier rows is forgotten
+            earlier = tuple(part[:, 1:] for part in earlier)
+            rows = (*rows[:-1], rows[-1][:, 1:])
+        return super().gated_delta(state_HVD, earlier, *rows)
+
+    def recurrent_mixer(self, mixer: Any) -> Any:
+        if self.what == "recurrent_mixer" and isinstance(mixer, GatedDeltaNet):
+            return dataclasses.replace(mixer, tiled=not mixer.tiled)
+        return mixer
 
     def tree_attention(
         self,
