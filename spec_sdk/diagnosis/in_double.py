@@ -44,6 +44,7 @@ class InDouble(Ops):
     def gated_delta(
         self,
         state_HVD: torch.Tensor,
+        state_path_H: torch.Tensor,
         earlier: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         q_GND: torch.Tensor,
         k_GND: torch.Tensor,
@@ -63,10 +64,10 @@ class InDouble(Ops):
                 path_H, before_HVD = paths[before[-1]], states_HVD[before[-1]]
             else:
                 seen_P = visible_NS[n, :P].nonzero()[:, 0]
-                path_H = path_HP[:, seen_P[-1]] if len(seen_P) else torch.zeros_like(path_HP[:, 0])
+                path_H = path_HP[:, seen_P[-1]] if len(seen_P) else state_path_H
                 left_HP = (path_H[:, None] - path_HP[:, seen_P]).exp()
                 rows_HVD = torch.einsum("hp,hpv,hpd->hvd", left_HP, u_HPV[:, seen_P], k_HPD[:, seen_P])
-                before_HVD = state_HVD * path_H.exp()[:, None, None] + rows_HVD
+                before_HVD = state_HVD * (path_H - state_path_H).exp()[:, None, None] + rows_HVD
             decayed_HVD = before_HVD * log_decay_HN[:, n].exp()[:, None, None]
             u_HV = gain_HN[:, n, None] * (v_HNV[:, n] - (decayed_HVD @ k_HND[:, n, :, None])[..., 0])
             states_HVD.append(decayed_HVD + u_HV[..., None] * k_HND[:, n, None])

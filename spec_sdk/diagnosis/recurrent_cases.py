@@ -29,11 +29,13 @@ def gated_delta(ops: Ops, inputs: Inputs) -> list[torch.Tensor]:
     k_GSD = torch.nn.functional.normalize(numbers(G, P + N, D), dim=-1)
     log_decay_HS = -numbers(H, P + N).abs()
     visible_SS = _visible().to(inputs.device)
-    path_HS = log_decay_HS @ visible_SS.to(wide).T
+    state_path_H = -4 * numbers(H).abs().double()
+    path_HS = state_path_H[:, None] + log_decay_HS.double() @ visible_SS.double().T
     earlier = k_GSD[:, :P], numbers(H, P, V), path_HS[:, :P]
     return list(
         ops.gated_delta(
             numbers(H, V, D),
+            state_path_H,
             earlier,
             numbers(G, N, D),
             k_GSD[:, P:],
@@ -49,7 +51,7 @@ def recurrent_mixer(ops: Ops, inputs: Inputs) -> list[torch.Tensor]:
     """Both kinds of layers: a text that is folded into the state, then a tree, a chain and a step."""
     found = []
     for mixer, width in _mixers(inputs):
-        mixer, at = ops.recurrent_mixer(mixer), 70
+        mixer, at = ops.recurrent_mixer(mixer), 130
         assert isinstance(mixer, RecurrentMixer), f"a {type(mixer).__name__} is no RecurrentMixer"
         state = mixer.new_state(inputs.device, inputs.computed)
         text_NX = inputs.numbers(at, width)

@@ -72,12 +72,12 @@ class Wrong(Ops):
             v_SHFD = v_SHFD[:, :, :-1]
         return super().cross_attention(q_BNHD, k_SHFD, v_SHFD, inputs)
 
-    def gated_delta(self, state_HVD: Any, earlier: Any, *rows: Any) -> Any:
+    def gated_delta(self, state_HVD: Any, state_path_H: Any, earlier: Any, *rows: Any) -> Any:
         if self.what == "gated_delta":
             # the first of the earlier rows is forgotten
             earlier = tuple(part[:, 1:] for part in earlier)
             rows = (*rows[:-1], rows[-1][:, 1:])
-        return super().gated_delta(state_HVD, earlier, *rows)
+        return super().gated_delta(state_HVD, state_path_H, earlier, *rows)
 
     def recurrent_mixer(self, mixer: Any) -> Any:
         if self.what == "recurrent_mixer" and isinstance(mixer, GatedDeltaNet):
