@@ -15,11 +15,12 @@ import torch
 from spec_sdk.model.recurrent.layers import CausalConvolution, GatedDeltaNet, RecurrentMixer, ShortConvolution
 from spec_sdk.model.recurrent.paths import RowPaths
 from spec_sdk.model.recurrent.state import RecurrentState
+from spec_sdk.model.recurrent.state_space import StateSpace
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 from spec_sdk.tree import TreeBuilder
 from spec_sdk_backends.cpu import CpuOps
-from spec_sdk_backends.native.mixers import NativeDeltaNet, NativeShortConvolution, native_mixer
+from spec_sdk_backends.native.mixers import NativeDeltaNet, NativeShortConvolution, NativeStateSpace, native_mixer
 from spec_sdk_backends.native.ops import NativeOps
 from tests.kernels.dense_attention import chain, depths, ends, random_tree, star
 from tests.support.threads import threads
@@ -48,6 +49,17 @@ def short_convolution(M: int, dtype: torch.dtype, tokens: int = 3) -> ShortConvo
     return ShortConvolution(CausalConvolution(torch.randn((M, tokens), generator=generator).to(dtype)))
 
 
+def state_space(G: int, H: int, D: int, V: int, tokens: int = 4) -> StateSpace:
+    generator = torch.Generator().manual_seed(G * H + D + V)
+
+    def noise(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    C = 2 * G * D + H * V
+    convolution, decay_H = CausalConvolution(noise(C, tokens) / 2, noise(C) / 5), -(torch.linspace(0, 6, H) ** 2)
+    return StateSpace(convolution, G, D, decay_H, noise(H) / 5, noise(H), 1 + noise(H * V) / 5, 1e-6, (0.01, 1.5))
+
+
 def mixers(dtype: torch.dtype) -> dict[str, RecurrentMixer]:
     return {
         "neighbours": delta_net(2, 4, 32, 48),
@@ -55,6 +67,9 @@ def mixers(dtype: torch.dtype) -> dict[str, RecurrentMixer]:
         "one to one": delta_net(3, 3, 128, 128),
         "odd": delta_net(3, 6, 13, 7, tokens=3, tiled=True),
         "one token": delta_net(1, 1, 16, 16, tokens=1),
+        "space": state_space(1, 6, 128, 64),
+        "groups": state_space(2, 4, 16, 48),
+        "odd space": state_space(3, 6, 13, 7, tokens=3),
         "short": short_convolution(96, dtype),
         "odd short": short_convolution(37, dtype, tokens=4),
     }
@@ -67,8 +82,9 @@ def in_float64(mixer: RecurrentMixer) -> RecurrentMixer:
     """The reference in torch with the same weights."""
     values = {field.name: getattr(mixer, field.name) for field in fields(mixer)}  # type: ignore[arg-type]
     wide: dict[str, Any] = {name: value.double() for name, value in values.items() if isinstance(value, torch.Tensor)}
-    wide["convolution"] = CausalConvolution(values["convolution"].weight_CK.double())
-    kind = GatedDeltaNet if isinstance(mixer, GatedDeltaNet) else ShortConvolution
+    weight_CK, bias_C = values["convolution"].weight_CK, values["convolution"].bias_C
+    wide["convolution"] = CausalConvolution(weight_CK.double(), None if bias_C is None else bias_C.double())
+    (kind,) = (kind for kind in (GatedDeltaNet, StateSpace, ShortConvolution) if isinstance(mixer, kind))
     return kind(**(values | wide))
 
 
@@ -93,6 +109,8 @@ class Fed:
 
 def width(mixer: RecurrentMixer) -> int:
     """X."""
+    if isinstance(mixer, StateSpace):
+        return mixer.outputs + mixer.convolution.weight_CK.shape[0] + len(mixer.decay_H)
     if not isinstance(mixer, GatedDeltaNet):
         return 3 * mixer.outputs
     return mixer.convolution.weight_CK.shape[0] + mixer.outputs + 2 * len(mixer.decay_H)
@@ -106,7 +124,7 @@ def both(name: str, dtype: torch.dtype) -> tuple[Fed, Fed]:
     """The kernels and float64."""
     mixer = mixers(dtype)[name]
     native = native_mixer(mixer)
-    assert isinstance(native, NativeDeltaNet | NativeShortConvolution)
+    assert isinstance(native, NativeDeltaNet | NativeShortConvolution | NativeStateSpace)
     return Fed(native, dtype), Fed(in_float64(mixer), torch.float64)
 
 
@@ -236,7 +254,7 @@ def test_rows_between_others() -> None:
         compare(ours.feed_chain(apart, 0), theirs.feed_chain(wide, 0), torch.float32)
 
 
-@pytest.mark.parametrize("name", ["tiled", "short"])
+@pytest.mark.parametrize("name", ["tiled", "groups", "short"])
 def test_what_kernels_lack_is_left_to_the_reference(name: str) -> None:
     mixer = in_float64(mixers(torch.float32)[name])
     assert native_mixer(mixer) is mixer

@@ -49,7 +49,7 @@ def recurrent_parts(
     recurrent = config.recurrent
     mixer: RecurrentMixer
     if isinstance(recurrent, StateSpaces):
-        mixer = _state_space(config, recurrent, weights, layer)
+        mixer = weights.ops.recurrent_mixer(_state_space(config, recurrent, weights, layer))
         return weights.projection(layer, "space_input"), mixer, weights.projection(layer, "space_output")
     if not isinstance(recurrent, GatedDeltaNets):
         mixer = ShortConvolution(CausalConvolution(weights.read("short_convolution", layer)[:, 0]))

@@ -45,5 +45,5 @@ class NativeState(RecurrentState):
         return self.rows[0].dtype in DTYPES and Kept.suits(self, self.rows[0].dtype)
 
     def _threads(self) -> int:
-        heads: int = self._net.key_heads
+        heads: int = self._net.value_heads
         return min(torch.get_num_threads(), heads)

@@ -209,6 +209,7 @@ def _declare(loaded: Any) -> None:
         "mixed_blocks": [pointer, pointer, whole, pointer, pointer, whole, *([pointer] * 6)],
         "drop_rows": [pointer, pointer, whole, whole],
         "gated_delta": [*([pointer] * 4), whole, pointer],
+        "state_space": [*([pointer] * 4), whole, pointer],
         "short_convolution": [*([pointer] * 4), whole, pointer],
         "grow": [pointer, pointer, pointer],
         "top": [pointer, whole, whole, whole, whole, pointer, pointer],

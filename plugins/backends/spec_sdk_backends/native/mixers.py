@@ -1,7 +1,7 @@
 """Recurrent layers between their projections, in one native call for a request's rows.
 
 Legend: N rows, K tokens that a convolution sees, C channels of it, H value heads, V value dim, M model dim, X outputs
-of the input projection, Y those of a delta net.
+of the input projection, Y those of a delta net or a state space.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import torch
 from spec_sdk.model.recurrent.layers import GatedDeltaNet, RecurrentMixer, ShortConvolution
 from spec_sdk.model.recurrent.paths import RowPaths
 from spec_sdk.model.recurrent.state import RecurrentState
+from spec_sdk.model.recurrent.state_space import StateSpace
 from spec_sdk.ops import Ops
+from spec_sdk_backends.native import recurrent_structures as structures
 from spec_sdk_backends.native.folding import NativeState
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.recurrent_structures import Convolution, DeltaNet, Kept, NewRows
@@ -27,6 +29,8 @@ def native_mixer(mixer: RecurrentMixer) -> RecurrentMixer:
         return NativeShortConvolution(mixer.convolution)
     if type(mixer) is GatedDeltaNet and mixer.decay_H.dtype == torch.float32:
         return NativeDeltaNet(**{field.name: getattr(mixer, field.name) for field in fields(mixer)})
+    if type(mixer) is StateSpace and mixer.decay_H.dtype == torch.float32:
+        return NativeStateSpace(**{field.name: getattr(mixer, field.name) for field in fields(mixer)})
     return mixer
 
 
@@ -85,6 +89,38 @@ class NativeDeltaNet(GatedDeltaNet):
             projected_NX.stride(0),
             given_NY.data_ptr(),
             min(torch.get_num_threads(), self.key_heads),
+        )
+        return given_NY
+
+
+@dataclass(frozen=True)
+class NativeStateSpace(StateSpace):
+    """The same."""
+
+    @cached_property
+    def native(self) -> structures.StateSpace:
+        """What the kernels are given of it."""
+        return structures.StateSpace.of(self)
+
+    def new_state(self, device: torch.device, dtype: torch.dtype) -> RecurrentState:
+        made = super().new_state(device, dtype)
+        return NativeState(self.native.net, made.lead, made.rows, made.memory)
+
+    def rows(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
+        if not _takes(projected_NX, state):
+            return super().rows(projected_NX, state, paths, ops)
+        given_NY = projected_NX.new_empty((len(projected_NX), self.outputs))
+        state.look_ahead(paths.prefix, paths.last_position)
+        kept, rows = Kept.of(state), NewRows.of(paths)
+        library().spec_state_space(
+            DTYPES[projected_NX.dtype],
+            address(self.native),
+            address(kept),
+            address(rows),
+            projected_NX.data_ptr(),
+            projected_NX.stride(0),
+            given_NY.data_ptr(),
+            torch.get_num_threads(),
         )
         return given_NY
 

@@ -24,9 +24,9 @@ from spec_sdk_backends.native.decoder import PassRotations, block_of, shape_of, 
 from spec_sdk_backends.native.feed_forward import matrix_of
 from spec_sdk_backends.native.in_parts import InParts
 from spec_sdk_backends.native.library import library
-from spec_sdk_backends.native.mixers import NativeDeltaNet, NativeShortConvolution
+from spec_sdk_backends.native.mixers import NativeDeltaNet, NativeShortConvolution, NativeStateSpace
 from spec_sdk_backends.native.norm import rms_norm
-from spec_sdk_backends.native.recurrent_structures import Convolution, DeltaNet, Kept
+from spec_sdk_backends.native.recurrent_structures import Convolution, DeltaNet, Kept, StateSpace
 from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Matrix, Pass, address
 
 _WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
@@ -39,6 +39,7 @@ class MixedBlock(ctypes.Structure):
         ("entering", ctypes.POINTER(Matrix)),
         ("delta", ctypes.POINTER(DeltaNet)),
         ("convolution", ctypes.POINTER(Convolution)),
+        ("space", ctypes.POINTER(StateSpace)),
         ("gated", _WHOLE),
     ]
 
@@ -135,6 +136,8 @@ class NativeRecurrentDecoder(InParts, RecurrentDecoder):
         made.matrices, made.entering = len(parts), (Matrix * len(parts))(*map(matrix_of, parts))
         if isinstance(mixer, NativeDeltaNet):
             made.delta = ctypes.pointer(mixer.native)
+        elif isinstance(mixer, NativeStateSpace):
+            made.space = ctypes.pointer(mixer.native)
         else:
             assert isinstance(mixer, NativeShortConvolution)
             made.convolution = ctypes.pointer(mixer.native)
@@ -149,7 +152,7 @@ def _known(mixer: RecurrentMixer, dtype: torch.dtype) -> bool:
     """Whether the kernels compute what a layer has in the place of attention, of rows in ``dtype``."""
     if isinstance(mixer, NativeShortConvolution):
         return mixer.convolution.weight_CK.dtype == dtype
-    return isinstance(mixer, NativeDeltaNet)
+    return isinstance(mixer, NativeDeltaNet | NativeStateSpace)
 
 
 def _begin(cache: RecurrentPassCache, layers: Sequence[int]) -> Any:

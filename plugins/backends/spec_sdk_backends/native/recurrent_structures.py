@@ -11,6 +11,7 @@ from typing import Self
 
 import torch
 
+from spec_sdk.model.recurrent import state_space
 from spec_sdk.model.recurrent.layers import CausalConvolution, GatedDeltaNet
 from spec_sdk.model.recurrent.paths import RowPaths
 from spec_sdk.model.recurrent.state import BEHIND, STEP, RecurrentState
@@ -22,15 +23,16 @@ _WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
 
 class Convolution(ctypes.Structure):
-    """Weights [K, C]."""
+    """Weights [K, C], and biases [C] or none."""
 
-    _fields_ = [("seen", _WHOLE), ("channels", _WHOLE), ("weights", _POINTER)]
+    _fields_ = [("seen", _WHOLE), ("channels", _WHOLE), ("weights", _POINTER), ("bias", _POINTER)]
 
     @classmethod
     def of(cls, convolution: CausalConvolution) -> Self:
         weight_KC = in_a_row(convolution.weight_CK.float().T)
-        made = cls(*weight_KC.shape, weight_KC.data_ptr())
-        made.tensors = [weight_KC]
+        bias_C = None if convolution.bias_C is None else in_a_row(convolution.bias_C.float())
+        made = cls(*weight_KC.shape, weight_KC.data_ptr(), None if bias_C is None else bias_C.data_ptr())
+        made.tensors = [weight_KC, *([] if bias_C is None else [bias_C])]
         return made
 
 
@@ -51,6 +53,28 @@ class DeltaNet(ctypes.Structure):
         (H,), (V,) = net.decay_H.shape, net.norm_V.shape
         places = (tensor.data_ptr() for tensor in tensors)
         made = cls(convolution, net.key_heads, H, net.key_dim, V, net.tiled, net.epsilon, *places)
+        made.tensors = [*convolution.tensors, *tensors]
+        return made
+
+
+class StateSpace(ctypes.Structure):
+    """A state space: A [H], what is added to steps [H], and a gain [H V], as a delta net's; and skips [H]."""
+
+    _fields_ = [
+        ("net", DeltaNet),
+        ("skip", _POINTER),
+        ("least_step", ctypes.c_double),
+        ("most_step", ctypes.c_double),
+    ]
+
+    @classmethod
+    def of(cls, space: state_space.StateSpace) -> Self:
+        convolution = Convolution.of(space.convolution)
+        tensors = [in_a_row(tensor) for tensor in (space.decay_H, space.bias_H, space.norm_Y, space.skip_H)]
+        (H,), (Y,) = space.decay_H.shape, space.norm_Y.shape
+        *of_net, skip = (tensor.data_ptr() for tensor in tensors)
+        net = DeltaNet(convolution, space.groups, H, space.state_dim, Y // H, False, space.epsilon, *of_net)
+        made = cls(net, skip, *space.step_limit)
         made.tensors = [*convolution.tensors, *tensors]
         return made
 

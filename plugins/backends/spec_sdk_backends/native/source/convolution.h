@@ -10,13 +10,17 @@ extern "C" struct Convolution {
     int64_t seen;          // tokens K, the row itself the last
     int64_t channels;      // C
     const float* weights;  // [K, C]
+    const float* bias;     // [C], or null
 };
 
 // to [count]: channels ``first`` … of row n, whose x lies in the state as those of its path do
 template <class T>
 void convolve(const Convolution& by, const Kept& kept, const Paths& paths, int64_t n, int64_t first, int64_t count,
               float* to) {
-    std::fill_n(to, count, 0.0f);
+    if (by.bias)
+        std::copy_n(by.bias + first, count, to);
+    else
+        std::fill_n(to, count, 0.0f);
     for (int64_t k = 0; k < by.seen; k++) {
         int64_t from = kept.index(paths.column(n, by.seen - 1 - k));
         const T* x = (const T*)kept.x + from * by.channels + first;

@@ -61,8 +61,8 @@ inline void fold(const DeltaNet& net, const Kept& kept, const float* from, const
     thread_local std::vector<float> weighted;
     int64_t D = net.key_dim, V = net.value_dim, begin = kept.lead + first;
     weighted.resize(count * V);
-    Team::Part part = Team::part_of(net.key_heads);
-    for (int64_t h = part.first * net.shared(); h < part.end * net.shared(); h++) {
+    Team::Part part = Team::part_of(net.value_heads);
+    for (int64_t h = part.first; h < part.end; h++) {
         const float* u = kept.u + (h * kept.room + begin) * V;
         const double* path = kept.path + h * kept.room + begin;
         double last = path[count - 1];
@@ -85,12 +85,10 @@ template <class T> void drop_rows(const DeltaNet& net, const Kept& kept, int64_t
         T* row = (T*)kept.x + r * C;
         std::copy(row + count * C + channels.first, row + count * C + channels.end, row + channels.first);
     }
-    Team::Part part = Team::part_of(net.key_heads);
-    for (int64_t g = part.first; g < part.end; g++) {
-        for (int64_t h = g * net.shared(); h < (g + 1) * net.shared(); h++) {
-            move_up(kept.u + h * kept.room * V, count, reach, V);
-            move_up(kept.path + h * kept.room, count, reach, 1);
-        }
-        move_up(kept.k + g * kept.room * D, count, reach, D);
+    Team::Part heads = Team::part_of(net.value_heads), groups = Team::part_of(net.key_heads);
+    for (int64_t h = heads.first; h < heads.end; h++) {
+        move_up(kept.u + h * kept.room * V, count, reach, V);
+        move_up(kept.path + h * kept.room, count, reach, 1);
     }
+    for (int64_t g = groups.first; g < groups.end; g++) move_up(kept.k + g * kept.room * D, count, reach, D);
 }

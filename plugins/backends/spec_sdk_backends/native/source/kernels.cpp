@@ -262,6 +262,21 @@ void spec_drop_rows(int dtype, const DeltaNet* net, const Kept* kept, int64_t co
         drop_rows<float>(*net, *kept, count, reach);
 }
 
+// given [N, Y]: the same of a state space, as state_space.h says
+void spec_state_space(int dtype, const StateSpace* space, const Kept* kept, const NewRows* rows, const void* projected,
+                      int64_t stride, void* given, int threads) {
+    Paths paths(*rows);
+    int64_t apart = space->net.values();
+    std::vector<float> room(rows->count * apart);
+    Team team;
+#pragma omp parallel num_threads(threads)
+    if (dtype)
+        state_space<bf16>(*space, *kept, paths, (const bf16*)projected, stride, room.data(), (bf16*)given, apart, team);
+    else
+        state_space<float>(*space, *kept, paths, (const float*)projected, stride, room.data(), (float*)given, apart,
+                           team);
+}
+
 // given [N, M]: the same of a short convolution, as convolution.h says
 void spec_short_convolution(int dtype, const Convolution* by, const Kept* kept, const NewRows* rows,
                             const void* projected, int64_t stride, void* given, int threads) {

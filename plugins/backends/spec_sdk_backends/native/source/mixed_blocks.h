@@ -5,17 +5,18 @@
 #include <vector>
 
 #include "blocks.h"
-#include "gated_delta.h"
+#include "state_space.h"
 
 extern "C" struct MixedBlock {
     Block block;  // of one that carries a state qkv is nothing
     int64_t matrices;
     const Matrix* entering;  // [matrices]: what its rows go through first, their outputs side by side
-    const DeltaNet* delta;           // how it carries the state: one of the two; both null for attention
+    const DeltaNet* delta;           // how it carries the state: one of these; all null for attention
     const Convolution* convolution;
+    const StateSpace* space;
     int64_t gated;  // whether the queries' gates are outputs of qkv, behind the values
 
-    bool carries() const { return delta || convolution; }
+    bool carries() const { return delta || convolution || space; }
 
     int64_t projected() const {
         int64_t outputs = block.qkv.outputs;
@@ -37,15 +38,19 @@ template <class T> void project_entering(const MixedBlock& of, const Work<T>& wo
     }
 }
 
-// attended [rows, inputs of output]: what the rows of every request get of those before them; 0 for padding
+// attended [rows, inputs of output]: what the rows of every request get of those before them; 0 for padding. ``gated`` is
+// room for as many numbers
 template <class T>
-void carry_states(const MixedBlock& of, const Kept* kept, const std::vector<Paths>& paths, const Work<T>& work) {
+void carry_states(const MixedBlock& of, const Kept* kept, const std::vector<Paths>& paths, const Work<T>& work,
+                  float* gated) {
     int64_t width = of.projected(), given = of.block.output.inputs, rows = work.pass->width;
     for (size_t b = 0; b < paths.size(); b++) {
         const T* projected = work.qkv + b * rows * width;
         T* to = work.attended + b * rows * given;
         if (of.delta)
             gated_delta<T>(*of.delta, kept[b], paths[b], projected, width, to, given);
+        else if (of.space)
+            state_space<T>(*of.space, kept[b], paths[b], projected, width, gated, to, given, *work.team);
         else
             short_convolution<T>(*of.convolution, kept[b], paths[b], projected, width, to, given);
         int64_t live = paths[b].rows.count;
@@ -83,6 +88,7 @@ void mixed_blocks(const Shape& shape, const MixedBlock* of, int64_t count, const
                   int64_t layer, const Kept* kept, T* h, const void* const* cosines, const void* const* sines,
                   const int32_t* position, void* const* left, int threads) {
     thread_local Buffers<T> buffers;
+    thread_local std::vector<float> room;
     Sight sight(pass);
     buffers.room.make(sight, shape.heads, shape.dim);
     std::vector<Paths> paths = paths_of(pass);
@@ -91,6 +97,8 @@ void mixed_blocks(const Shape& shape, const MixedBlock* of, int64_t count, const
         projected = std::max(projected, of[i].projected());
         attended = std::max(attended, of[i].block.output.inputs);
     }
+    room.resize(pass.width * attended);
+    float* gated = room.data();
     Team team;
     Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, position, buffers, team, projected,
                               attended);
@@ -105,7 +113,7 @@ void mixed_blocks(const Shape& shape, const MixedBlock* of, int64_t count, const
             if (of[i].carries()) {
                 project_entering(of[i], work, own);
                 team.meet();
-                carry_states(of[i], states, paths, work);
+                carry_states(of[i], states, paths, work, gated);
                 states += pass.requests;
             } else {
                 attend_in_block(block, sight, cache, at++, work, own);
