@@ -14,7 +14,7 @@ import torch
 
 from spec_sdk.model.compiler import processor
 from spec_sdk.ops import PLAIN
-from spec_sdk_backends.native import attention, library, mixers, products, side_by_side
+from spec_sdk_backends.native import attention, folding, library, mixers, products, side_by_side
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.side_by_side import SideBySide
 from tests.native.test_attention import BATCHES, KEPT, PATHS, SPECS, Kept, compare_with_float64, compare_with_paths
@@ -41,7 +41,7 @@ def _kernels_for_others(request: pytest.FixtureRequest, tmp_path_factory: pytest
         loaded = ctypes.CDLL(str(path))
         library._declare(loaded)
         assert library._works(loaded)
-        for module in (attention, mixers, products, side_by_side):
+        for module in (attention, folding, mixers, products, side_by_side):
             patch.setattr(module, "library", lambda: loaded)
         yield
 
