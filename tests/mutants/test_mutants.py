@@ -45,6 +45,7 @@ from tests.mutants.mtp import MTP
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.native_attention import NATIVE_ATTENTION
 from tests.mutants.native_growing import NATIVE_GROWING
+from tests.mutants.native_recurrent import NATIVE_RECURRENT
 from tests.mutants.native_sampling import NATIVE_SAMPLING
 from tests.mutants.nearly_llamas import NEARLY_LLAMAS
 from tests.mutants.papers import PAPERS
@@ -122,6 +123,7 @@ LISTS = (
     DETERMINISTIC,
     AMX,
     NATIVE_ATTENTION,
+    NATIVE_RECURRENT,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 
