@@ -10,25 +10,11 @@ DECODERS = "tests/native/test_recurrent_decoder.py"
 
 NATIVE_RECURRENT: tuple[Mutant, ...] = (
     Mutant(
-        "native recurrent layers: a row goes on from all rows before it",
-        SOURCE + "paths.h",
-        "if (!of.query || (of.start[s] <= of.query[n] && of.query[n] < of.end[s])) to[count++] = s;",
-        "to[count++] = s;",
-        (MIXERS,),
-    ),
-    Mutant(
         "native recurrent layers: a convolution sees the rows right before it",
         SOURCE + "paths.h",
         "return rows.prefix + (i < 0 ? i : slot(n)[i]);",
         "return rows.first + n - back;",
         (MIXERS,),
-    ),
-    Mutant(
-        "native recurrent layers: all rows go on from the first state",
-        SOURCE + "paths.h",
-        "return std::clamp<int64_t>((tokens - length) / step, 0, std::max<int64_t>(0, memories - 1));",
-        "return 0;",
-        (DECODERS,),
     ),
     Mutant(
         "native delta nets: earlier rows do not fade",
