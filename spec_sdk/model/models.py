@@ -298,11 +298,6 @@ class Models:
         key = f"{reference} among {among.size}"
         if key not in self._loaded:
             checkpoint = checkpoint or self._open(reference, self._target_checkpoint)
-            if among.size > 1 and checkpoint.config.uncommon_blocks is not None:
-                raise UserError(
-                    f"backend.groups.draft: {checkpoint.name} has {checkpoint.config.uncommon_blocks}, and is not "
-                    "divided among ranks; use [0]"
-                )
             if among.size == 1:
                 executor = self.load(checkpoint, self.dtype)
             elif isinstance(checkpoint, BorrowingModel):

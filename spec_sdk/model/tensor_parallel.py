@@ -55,10 +55,10 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
     copy of it and share its query heads. Raises UserError for more ranks than query heads or rows of an MLP
     or an expert, for heads that are normalized together, and for layers that have a state in the place of attention.
     """
-    if size > 1 and (config.recurrent is not None or config.attention_gate):
+    if size > 1 and config.uncommon_blocks is not None:
         raise UserError(
-            f"model: recurrent layers and gated attention of {config.architecture} are not computed over several "
-            "processes; use one"
+            f"model: {config.architecture} has {config.uncommon_blocks}, which are not computed over several processes; "
+            "use one"
         )
     if size > 1 and config.wide_qk_norm:
         raise UserError(

@@ -105,7 +105,8 @@ class LayerParallelRunner(BlockRunner):
 
     def attention_of(self, group: Sequence[int], decoder: Decoder) -> GroupAttention:
         """How the attention outputs of a group's blocks are computed."""
-        if len(group) > 1 and self._ranks.size > 1:
+        # states are no rows to exchange, so that each rank has its own of all layers
+        if len(group) > 1 and self._ranks.size > 1 and decoder.config.uncommon_blocks is None:
             # K and V that are kept are needed on every rank
             return functools.partial(attention_over_ranks, ranks=self._ranks, shares_kv=self.keeps_kv)
         fused = self.fused and decoder.stack is not None and decoder.fuses_groups
