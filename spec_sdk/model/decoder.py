@@ -346,7 +346,7 @@ class Decoder:
         w, c = self.blocks[layer], self.config
         H, G = c.num_heads, c.num_kv_heads
         qkv = w.qkv(self.attention_input(layer, h_BNM, work))
-        qkv_BNXD = qkv.view(*qkv.shape[:2], -1, c.head_dim)
+        qkv_BNXD = qkv.view(*qkv.shape[:2], qkv.shape[2] // c.head_dim, c.head_dim)
         qk_BNXD, v_BNGD = qkv_BNXD[:, :, : H + G], qkv_BNXD[:, :, H + G :]
         if w.q_norm_D is not None and w.k_norm_D is not None:
             q_BNHD = self._heads_normed(qk_BNXD[:, :, :H], w.q_norm_D)

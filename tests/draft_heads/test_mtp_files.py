@@ -179,7 +179,7 @@ def test_everything_but_the_module_is_left_alone(tmp_path: Path) -> None:
         ("MiMo's", {}, {"model.mtp_layers.1.input_proj.weight": torch.zeros(1)}, "has 2 prediction modules, and num"),
         ("DeepSeek's, of a Llama", {"num_hidden_layers": 6}, {}, "has 0 prediction modules"),
         ("DeepSeek's, of a Llama", {"model_type": "deepseek_v3"}, {}, "module of a 'deepseek_v3' model, which"),
-        ("Qwen's, of a Qwen 3", {"model_type": "qwen3_next"}, {}, "module of a 'qwen3_next' model, wh"),
+        ("Qwen's, of a Qwen 3", {"model_type": "deepseek_v3"}, {}, "module of a 'deepseek_v3' model, wh"),
         ("speculators', of a Qwen 3", {"model_type": "deepseek_v3"}, {}, "module of a 'deepseek_v3' model"),
         ("DeepSeek's, of a Llama", GEMMA, {}, "prediction modules of 'gemma' models are not known, and none is"),
         ("Qwen's, of a Qwen 3", {}, {"mtp.norm.weight": None}, "'final_layernorm.weight' is missing"),

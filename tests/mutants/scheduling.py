@@ -114,8 +114,8 @@ SCHEDULING = (
     Mutant(
         "deeper than the nodes allow",
         BUDGETS,
-        "min(budget.depth, budget.nodes - 1, room)",
-        "min(budget.depth, room)",
+        "min(budget.depth, budget.nodes - 1, room,",
+        "min(budget.depth, room,",
         (CYCLE,),
     ),
     Mutant(
