@@ -57,8 +57,8 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
     """
     if size > 1 and config.uncommon_blocks is not None:
         raise UserError(
-            f"model: {config.architecture} has {config.uncommon_blocks}, which are not computed over several processes; "
-            "use one"
+            f"model: {config.architecture} has {config.uncommon_blocks}, which are not computed over several "
+            "processes; use one"
         )
     if size > 1 and config.wide_qk_norm:
         raise UserError(
