@@ -4,7 +4,6 @@ arXiv:2511.23404.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like
-from spec_sdk.model.recurrent.settings import layers_of_type
+from spec_sdk.model.recurrent.settings import attending_layers, layers_of_type
 from spec_sdk.model.recurrent.weights import attention_alone, short_convolutions
 from spec_sdk.model.weight_table import Weight
 
@@ -67,18 +66,11 @@ def gguf_lfm2_like(gguf: GGUFFile, architecture: str, computes_experts: bool = F
     """What the config.json of a GGUF file's model would say, but for experts: which layers are convolutions follows
     from their key-value heads. Raises UserError for a file that does not list these.
     """
-    key = f"{architecture}.attention.head_count_kv"
-    heads = gguf.metadata.get(key)
-    if not isinstance(heads, list) or not all(isinstance(count, int) for count in heads):
-        raise UserError(f"{gguf.where}: {key} does not list the key-value heads of every layer")
-    same = copy.copy(gguf)
-    same.metadata = {**gguf.metadata, key: max(heads)}
-    config = hf_config(same, computes_experts)
-    if len(heads) != config["num_hidden_layers"] or set(heads) - {0, max(heads)}:
-        raise UserError(f"{gguf.where}: {key} differs between layers with attention")
+    attends, alike = attending_layers(gguf, architecture)
+    config = hf_config(alike, computes_experts)
     return config | {
         "norm_eps": config["rms_norm_eps"],
-        "layer_types": ["full_attention" if count else "conv" for count in heads],
+        "layer_types": ["full_attention" if each else "conv" for each in attends],
         "conv_L_cache": Fields(gguf.metadata, gguf.where).size(f"{architecture}.shortconv.l_cache"),
     }
 

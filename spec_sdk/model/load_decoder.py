@@ -51,7 +51,7 @@ def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype,
         head: Projection = weights.reduced_head(lent.token_R, embedding, lent_rows, lent.head)
     else:
         head = (lent and lent.head) or weights.head(embedding)
-    if config.recurrent is not None or config.attention_gate:
+    if config.uncommon_blocks is not None:
         return RecurrentDecoder(config, blocks, embedding, weights.final_norm(), head)
     return Decoder(config, blocks, embedding, weights.final_norm(), head, stack=stack)
 
@@ -63,7 +63,7 @@ def load_blocks(source: TensorSource, device: torch.device, dtype: torch.dtype, 
 
 
 def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights], AttentionStack | None]:
-    if config.recurrent is not None or config.attention_gate:
+    if config.uncommon_blocks is not None:
         return [_unstacked(config, weights, i) for i in range(config.num_layers)], None
     stack = AttentionStack(
         input_norm_LM=weights.stacked_if_any("input_norm"),

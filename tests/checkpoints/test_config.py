@@ -144,6 +144,7 @@ def test_a_part_that_is_a_quotient_is_whole_pairs() -> None:
         ({**GRANITE_H, "mamba_n_heads": 5}, "5 heads of"),
         ({**GRANITE_H, "mamba_proj_bias": True}, "mamba_proj_bias"),
         ({**GRANITE_H, "time_step_limit": [0.0]}, "not two numbers"),
+        ({**GRANITE_H, "time_step_limit": 0.5}, "not two numbers"),
         ({"model_type": "glm4_moe", "n_group": 5}, "128 experts are not 5 groups (n_group) of at least two"),
         ({"model_type": "glm4_moe", "n_group": 128}, "128 experts are not 128 groups (n_group) of at least two"),
         ({"model_type": "glm4_moe", "topk_group": 2}, "topk_group is 2, and there are 1 groups"),

@@ -82,8 +82,8 @@ RECURRENT_CHECKPOINTS = (
     Mutant(
         "lfm2: layers without KV heads have attention",
         LFM2,
-        '"full_attention" if count else "conv"',
-        '"conv" if count else "full_attention"',
+        '"full_attention" if each else "conv"',
+        '"conv" if each else "full_attention"',
         (f"{OF_GGUF}::test_logits_equal_transformers",),
     ),
     Mutant(

@@ -6,7 +6,6 @@ GGUF files have those without state spaces as ``granite``.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.granite_like import gguf_multipliers, read_granite_like
 from spec_sdk.model.llama_like import attention, embedding, mlp, one_gate_up, output
 from spec_sdk.model.mixture import experts_in_two, gguf_experts, read_experts, shared_expert
+from spec_sdk.model.recurrent.settings import attending_layers
 from spec_sdk.model.recurrent.weights import attention_alone, state_spaces
 from spec_sdk.model.weight_table import SHARED_MLP, Packing, Weight
 
@@ -80,34 +80,30 @@ def _state_spaces(fields: Fields, layers: tuple[int, ...]) -> StateSpaces:
 def _step_limit(fields: Fields) -> tuple[float, float]:
     limit = fields.get("time_step_limit") or (0.0, float("inf"))
     # as transformers spells it where JSON has no word for it
-    ends = [float("inf") if end == {"__float__": "Infinity"} else end for end in limit]
+    listed = limit if isinstance(limit, list | tuple) else []
+    ends = [float("inf") if end == {"__float__": "Infinity"} else end for end in listed]
     if len(ends) != 2 or not all(type(end) in (int, float) for end in ends):
         raise UserError(f"{fields.where}: time_step_limit is {limit!r}, not two numbers")
     return float(ends[0]), float(ends[1])
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
-    heads = gguf.metadata.get(f"{_GGUF}.attention.head_count_kv")
-    if not isinstance(heads, list) or not any(heads):
-        raise UserError(f"{gguf.where}: {_GGUF}.attention.head_count_kv does not say which layers have attention")
-    same, attending = copy.copy(gguf), next(i for i, count in enumerate(heads) if count)
-    same.metadata = {**gguf.metadata, f"{_GGUF}.attention.head_count_kv": heads[attending]}
-    same.metadata.setdefault(f"{_GGUF}.rope.scaling.finetuned", True)
-    rotated = bool(same.metadata[f"{_GGUF}.rope.scaling.finetuned"])
-    same.metadata[f"{_GGUF}.rope.scaling.finetuned"] = True
-    config, meta = hf_config(same, computes_experts=True), Fields(gguf.metadata, gguf.where)
+    attends, alike = attending_layers(gguf, _GGUF)
+    finetuned = f"{_GGUF}.rope.scaling.finetuned"
+    rotated, alike.metadata = bool(gguf.metadata.get(finetuned, True)), {**alike.metadata, finetuned: True}
+    config, meta = hf_config(alike, computes_experts=True), Fields(gguf.metadata, gguf.where)
     mixture = gguf_experts(gguf, _GGUF)
     inner, space_heads = meta.size(f"{_GGUF}.ssm.inner_size"), meta.size(f"{_GGUF}.ssm.time_step_rank")
     shared = f"blk.0.ffn_{'gate_shexp' if mixture else 'gate'}.weight"
-    if len(heads) != config["num_hidden_layers"] or shared not in gguf.shapes:
-        raise UserError(f"{gguf.where}: has no tensor '{shared}', or layers that its metadata do not tell of")
+    if shared not in gguf.shapes:
+        raise UserError(f"{gguf.where}: tensor '{shared}' is missing")
     return (
         config
-        | gguf_multipliers(same, _GGUF)
+        | gguf_multipliers(alike, _GGUF)
         | {
             "model_type": "granitemoehybrid",
-            "attention_bias": f"blk.{attending}.attn_q.bias" in gguf.tensors,
-            "layer_types": ["attention" if count else "mamba" for count in heads],
+            "attention_bias": f"blk.{attends.index(True)}.attn_q.bias" in gguf.tensors,
+            "layer_types": ["attention" if each else "mamba" for each in attends],
             "position_embedding_type": "rope" if rotated else "nope",
             "intermediate_size": mixture.get("moe_intermediate_size", config["intermediate_size"]),
             "num_local_experts": mixture.get("num_experts", 0),

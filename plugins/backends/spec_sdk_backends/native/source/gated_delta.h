@@ -37,7 +37,7 @@ struct DeltaRoom {
     std::vector<float> from_state[MOST_MEMORIES];  // [2N, V]: of ``both`` and a state
     std::vector<float> weights;     // [2, S]: of earlier rows' u in a row's u, and in its o
     std::vector<float> sums;        // [2, V]
-    std::vector<int32_t> place;     // [S]: the rows of a path, counted from the state on
+    PathBehind path;
 };
 
 inline int64_t in_tiles(int64_t outputs) { return (outputs + TILE_OUTPUTS - 1) / TILE_OUTPUTS * TILE_OUTPUTS; }
@@ -115,8 +115,9 @@ template <class T> class DeltaHeads {
     DeltaHeads(const DeltaNet& net, const Kept& kept, const Paths& paths, const T* projected, int64_t stride, T* given,
                int64_t given_stride, DeltaRoom& room)
         : _net(net), _kept(kept), _paths(paths), _projected(projected), _stride(stride), _given(given),
-          _given_stride(given_stride), _room(room), _rows(paths.rows.count), _pending(paths.rows.prefix - kept.length),
-          _behind(_pending + paths.slots()) {
+          _given_stride(given_stride), _room(room), _rows(paths.rows.count) {
+        room.path.begin(kept, paths);
+        _behind = room.path.behind;
         room.both.resize(2 * _rows * net.key_dim);
         room.value.resize(net.shared() * _rows * net.value_dim);
         room.score.resize(2 * _rows * in_tiles(_behind));
@@ -125,8 +126,6 @@ template <class T> class DeltaHeads {
         for (int64_t i = 0; i < _memories; i++) room.from_state[i].resize(2 * _rows * in_tiles(net.value_dim));
         room.weights.resize(2 * _behind);
         room.sums.resize(2 * net.value_dim);
-        room.place.resize(_behind);
-        for (int64_t j = 0; j < _pending; j++) room.place[j] = int32_t(j);
     }
 
     void run(int64_t g) {
@@ -179,13 +178,13 @@ template <class T> class DeltaHeads {
             const T* row = _projected + n * _stride + _net.convolution.channels;
             const T* gains = row + _net.values();
             float step = to_float(gains[_net.value_heads + head]) + _net.bias[head];
-            int64_t count = find_path(n), memory = _kept.memory_of(_paths.position(n)), first = memory * _kept.step;
+            int64_t count = _room.path.find(_paths, n), memory = _kept.memory_of(_paths.position(n)), first = memory * _kept.step;
             double before = _kept.memory_path[memory][h];
-            double decay = decay_before(count, path, before) + double(_net.decay[head] * softplus(step));
+            double decay = _room.path.sum(count, path, before) + double(_net.decay[head] * softplus(step));
             path[own + n] = decay;
             weigh_path(n, first, count, path);
             float *sum = _room.sums.data(), *o = sum + V, *to = u + (own + n) * V, *weights = _room.weights.data();
-            weigh_rows(u, V, _room.place.data() + first, weights + first, weights + _behind + first, count - first, sum,
+            weigh_rows(u, V, _room.path.place.data() + first, weights + first, weights + _behind + first, count - first, sum,
                        o);
             float left = exponential(float(decay - before)), gain = sigmoid(to_float(gains[head]));
             const float* state = _room.from_state[memory].data();
@@ -199,33 +198,18 @@ template <class T> class DeltaHeads {
         }
     }
 
-    // the rows before row n on its path, but for those that all paths begin with
-    int64_t find_path(int64_t n) {
-        int64_t count = _paths.count(n);
-        for (int64_t i = 0; i < count; i++) _room.place[_pending + i] = int32_t(_pending) + _paths.slot(n)[i];
-        return _pending + count;
-    }
-
-    // Γ of the path that these rows are: of the last one, if it is new; it falls along a path, so that of an earlier one is
-    // the least, as it is of rows that were committed without being one
-    double decay_before(int64_t count, const double* path, double least) const {
-        if (count && _room.place[count - 1] >= _behind - _rows) return path[_room.place[count - 1]];
-        for (int64_t j = 0; j < count; j++) least = std::min(least, path[_room.place[j]]);
-        return least;
-    }
-
     // what is left of each of them, from the one with this number on, times its scores
     void weigh_path(int64_t n, int64_t from, int64_t count, const double* path) {
         int64_t stride = in_tiles(_behind), own = _behind - _rows + n;
         const float *by_key = _room.score.data() + n * stride, *by_query = by_key + _rows * stride;
         float *first = _room.weights.data(), *second = first + _behind;
         double decay = path[own];
-        for (int64_t j = from; j < _pending; j++) {
+        for (int64_t j = from; j < _room.path.pending; j++) {
             float left = exponential(float(decay - path[j]));
             first[j] = left * by_key[j], second[j] = left * by_query[j];
         }
-        for (int64_t j = _pending; j < count; j++) {
-            int64_t at = _room.place[j];
+        for (int64_t j = _room.path.pending; j < count; j++) {
+            int64_t at = _room.path.place[j];
             float left = exponential(float(decay - path[at]));
             first[j] = left * by_key[at], second[j] = left * by_query[at];
         }
@@ -246,7 +230,7 @@ template <class T> class DeltaHeads {
     T* _given;
     int64_t _given_stride;
     DeltaRoom& _room;
-    int64_t _rows, _pending, _behind, _memories;
+    int64_t _rows, _behind, _memories;
 };
 
 // this thread's key heads

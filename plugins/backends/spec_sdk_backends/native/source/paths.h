@@ -71,3 +71,31 @@ class Paths {
   private:
     std::vector<int32_t> _slots, _count;
 };
+
+// The rows behind a state by their numbers, new ones the last, and those of them that are on a new row's path.
+struct PathBehind {
+    int64_t pending, behind;     // rows that all paths begin with, and all there are
+    int64_t own;                 // the number of the first new one
+    std::vector<int32_t> place;  // [behind]: a path, the oldest row first
+
+    void begin(const Kept& kept, const Paths& paths) {
+        pending = paths.rows.prefix - kept.length, behind = pending + paths.slots(), own = behind - paths.rows.count;
+        place.resize(behind);
+        for (int64_t j = 0; j < pending; j++) place[j] = int32_t(j);
+    }
+
+    // how many rows are before row n on its path, which are the first of ``place`` then
+    int64_t find(const Paths& paths, int64_t n) {
+        int64_t count = paths.count(n);
+        for (int64_t i = 0; i < count; i++) place[pending + i] = int32_t(pending) + paths.slot(n)[i];
+        return pending + count;
+    }
+
+    // Γ of these: of the last one, if it is new; it falls along a path, so that of an earlier one is the least, as it is
+    // of rows that were committed without being one; ``least``: that of the state
+    double sum(int64_t count, const double* path, double least) const {
+        if (count && place[count - 1] >= own) return path[place[count - 1]];
+        for (int64_t j = 0; j < count; j++) least = std::min(least, path[place[j]]);
+        return least;
+    }
+};

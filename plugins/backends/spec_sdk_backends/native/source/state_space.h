@@ -21,7 +21,7 @@ struct SpaceRoom {
     std::vector<float> score;  // [N, S]
     std::vector<float> from_state[MOST_MEMORIES];  // [N, V]
     std::vector<float> weights, sums;              // [S], and [2, V]
-    std::vector<int32_t> place;                    // [S]
+    PathBehind path;
 };
 
 // Rows [N, Y + C + H] ``stride`` apart: given [N, Y], so far apart as ``given_stride`` says. ``gated`` [N, Y] is room
@@ -32,7 +32,9 @@ template <class T> class SpaceHeads {
                float* gated, T* given, int64_t given_stride, SpaceRoom& room)
         : _space(space), _net(space.net), _kept(kept), _paths(paths), _projected(projected), _stride(stride),
           _gated(gated), _given(given), _given_stride(given_stride), _room(room), _rows(paths.rows.count),
-          _pending(paths.rows.prefix - kept.length), _behind(_pending + paths.slots()), _memories(1) {
+          _memories(1) {
+        room.path.begin(kept, paths);
+        _behind = room.path.behind;
         int64_t V = _net.value_dim;
         for (int64_t n = 0; n < _rows; n++) _memories = std::max(_memories, 1 + kept.memory_of(paths.position(n)));
         for (int64_t i = 0; i < _memories; i++) room.from_state[i].resize(_rows * in_tiles(V));
@@ -41,8 +43,6 @@ template <class T> class SpaceHeads {
         room.score.resize(_rows * in_tiles(_behind));
         room.weights.resize(_behind);
         room.sums.resize(2 * V);
-        room.place.resize(_behind);
-        for (int64_t j = 0; j < _pending; j++) room.place[j] = int32_t(j);
     }
 
     // x of the rows to the state
@@ -114,17 +114,17 @@ template <class T> class SpaceHeads {
             const T* row = _projected + n * _stride;
             float step = softplus(to_float(row[_net.values() + _net.convolution.channels + h]) + _net.bias[h]);
             step = std::min(std::max(step, float(_space.least_step)), float(_space.most_step));
-            int64_t count = find_path(n), memory = _kept.memory_of(_paths.position(n)), first = memory * _kept.step;
+            int64_t count = _room.path.find(_paths, n), memory = _kept.memory_of(_paths.position(n)), first = memory * _kept.step;
             double before = _kept.memory_path[memory][h];
-            double decay = path_before(count, path, before) + double(_net.decay[h] * step);
+            double decay = _room.path.sum(count, path, before) + double(_net.decay[h] * step);
             path[own + n] = decay;
             const float *score = _room.score.data() + n * in_tiles(_behind), *value = _room.value.data() + n * V;
             float *weights = _room.weights.data(), *o = _room.sums.data(), *to = u + (own + n) * V;
             for (int64_t j = first; j < count; j++) {
-                int64_t at = _room.place[j];
+                int64_t at = _room.path.place[j];
                 weights[j] = exponential(float(decay - path[at])) * score[at];
             }
-            weigh_rows(u, V, _room.place.data() + first, weights + first, weights + first, count - first, o, o + V);
+            weigh_rows(u, V, _room.path.place.data() + first, weights + first, weights + first, count - first, o, o + V);
             float left = exponential(float(decay - before)), with_itself = score[own + n], skip = _space.skip[h];
             const float* of_query = _room.from_state[memory].data() + n * stride;
             float* gated = _gated + n * _net.values() + h * V;
@@ -134,19 +134,6 @@ template <class T> class SpaceHeads {
                 gated[i] = (sum + skip * value[i]) * silu(to_float(row[h * V + i]));
             }
         }
-    }
-
-    int64_t find_path(int64_t n) {
-        int64_t count = _paths.count(n);
-        for (int64_t i = 0; i < count; i++) _room.place[_pending + i] = int32_t(_pending) + _paths.slot(n)[i];
-        return _pending + count;
-    }
-
-    // as of gated delta nets
-    double path_before(int64_t count, const double* path, double least) const {
-        if (count && _room.place[count - 1] >= _behind - _rows) return path[_room.place[count - 1]];
-        for (int64_t j = 0; j < count; j++) least = std::min(least, path[_room.place[j]]);
-        return least;
     }
 
     const StateSpace& _space;
@@ -159,7 +146,7 @@ template <class T> class SpaceHeads {
     T* _given;
     int64_t _given_stride;
     SpaceRoom& _room;
-    int64_t _rows, _pending, _behind, _memories;
+    int64_t _rows, _behind, _memories;
 };
 
 // all threads of the team call it; they have met when it returns
