@@ -6,7 +6,7 @@ Legend: N rows, X outputs of an input projection, G key heads, H value heads, D 
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -80,7 +80,8 @@ NAMES = list(mixers(torch.float32))
 
 def in_float64(mixer: RecurrentMixer) -> RecurrentMixer:
     """The reference in torch with the same weights."""
-    values = {field.name: getattr(mixer, field.name) for field in fields(mixer)}  # type: ignore[arg-type]
+    assert is_dataclass(mixer)
+    values = {field.name: getattr(mixer, field.name) for field in fields(mixer)}
     wide: dict[str, Any] = {name: value.double() for name, value in values.items() if isinstance(value, torch.Tensor)}
     weight_CK, bias_C = values["convolution"].weight_CK, values["convolution"].bias_C
     wide["convolution"] = CausalConvolution(weight_CK.double(), None if bias_C is None else bias_C.double())

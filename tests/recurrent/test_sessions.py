@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spec_sdk.bench.measuring import PassTimer
-from spec_sdk.model.decoder import TensorSource
+from spec_sdk.model.decoder import Decoder, ForwardPass, TensorSource
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.step_clock import HostClock
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -127,14 +127,15 @@ def test_rejected_rows_leave_the_states_as_they_were() -> None:
 def test_a_pass_that_was_interrupted_can_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     session, text = tiny_session("qwen3_5"), random_tokens(random.Random(6), 400)
     session.prefill(0, text[:100])
-    decoder = session.executor.decoder  # type: ignore[attr-defined]
+    assert isinstance(session.executor, TorchExecutor)
+    decoder = session.executor.decoder
     attend, layers = type(decoder).attend, list[int]()
 
-    def interrupted(self: object, layer: int, *rest: object) -> torch.Tensor:
+    def interrupted(self: Decoder, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         layers.append(layer)
         if layer == 2:
             raise KeyboardInterrupt
-        return attend(self, layer, *rest)
+        return attend(self, layer, q_BNHD, work)
 
     with monkeypatch.context() as patch:
         patch.setattr(type(decoder), "attend", interrupted)

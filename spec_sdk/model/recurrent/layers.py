@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from spec_sdk.model.recurrent.paths import RowPaths
-from spec_sdk.model.recurrent.state import Memory, RecurrentState
+from spec_sdk.model.recurrent.state import RecurrentState, state_with_memory
 from spec_sdk.ops import Ops
 
 CHUNK = 64
@@ -120,15 +120,9 @@ class GatedDeltaNet(RecurrentMixer):
         return self.decay_H.shape[0] * self.norm_V.shape[0]
 
     def new_state(self, device: torch.device, dtype: torch.dtype) -> RecurrentState:
-        lead, G, D = self.convolution.seen - 1, self.key_heads, self.key_dim
-        H, V, C = self.decay_H.shape[0], self.norm_V.shape[0], self.convolution.weight_CK.shape[0]
-
-        def wide(*shape: int) -> torch.Tensor:
-            return torch.zeros(shape, device=device, dtype=self.decay_H.dtype)
-
-        x_RC = torch.zeros((lead, C), device=device, dtype=dtype)
-        memory = Memory(wide(H, V, D), wide(H).double())
-        return RecurrentState(lead, [x_RC, wide(G, lead, D), wide(H, lead, V), wide(H, lead, 1).double()], memory)
+        lead, channels = self.convolution.seen - 1, self.convolution.weight_CK.shape[0]
+        keys, values = (self.key_heads, self.key_dim), (len(self.decay_H), len(self.norm_V))
+        return state_with_memory(lead, channels, keys, values, device, dtype, self.decay_H.dtype)
 
     def rows(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         (N, _), H, V = projected_NX.shape, self.decay_H.shape[0], self.norm_V.shape[0]

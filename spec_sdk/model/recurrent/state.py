@@ -231,6 +231,30 @@ class RecurrentState:
             del self.snapshots[gaps.index(min(gaps))]
 
 
+def state_with_memory(
+    lead: int,
+    channels: int,
+    keys: tuple[int, int],
+    values: tuple[int, int],
+    device: torch.device,
+    dtype: torch.dtype,
+    wide: torch.dtype,
+) -> RecurrentState:
+    """The state before a text of a layer with a memory: x of so many ``channels``, in ``dtype``; k [G, D] and u [H, V],
+    whose numbers are ``keys`` and ``values``, and the memory in ``wide``.
+    """
+    (G, D), (H, V) = keys, values
+    path_HR1 = torch.zeros((H, lead, 1), device=device, dtype=torch.float64)
+    rows = [
+        torch.zeros((lead, channels), device=device, dtype=dtype),
+        torch.zeros((G, lead, D), device=device, dtype=wide),
+        torch.zeros((H, lead, V), device=device, dtype=wide),
+        path_HR1,
+    ]
+    memory = Memory(torch.zeros((H, V, D), device=device, dtype=wide), path_HR1.new_zeros(H))
+    return RecurrentState(lead, rows, memory)
+
+
 def _longer(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     *dims, there, width = tensor.shape
     longer = tensor.new_zeros((*dims, rows, width))

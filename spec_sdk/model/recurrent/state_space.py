@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from spec_sdk.model.recurrent.layers import CausalConvolution, RecurrentMixer
 from spec_sdk.model.recurrent.paths import RowPaths
-from spec_sdk.model.recurrent.state import Memory, RecurrentState
+from spec_sdk.model.recurrent.state import RecurrentState, state_with_memory
 from spec_sdk.ops import Ops
 from spec_sdk.ops.gated_delta import gated_delta
 
@@ -44,16 +44,9 @@ class StateSpace(RecurrentMixer):
         return self.norm_Y.shape[0]
 
     def new_state(self, device: torch.device, dtype: torch.dtype) -> RecurrentState:
-        lead, G, D = self.convolution.seen - 1, self.groups, self.state_dim
-        H, C = self.decay_H.shape[0], self.convolution.weight_CK.shape[0]
-        V = self.outputs // H
-
-        def wide(*shape: int) -> torch.Tensor:
-            return torch.zeros(shape, device=device, dtype=self.decay_H.dtype)
-
-        x_RC = torch.zeros((lead, C), device=device, dtype=dtype)
-        memory = Memory(wide(H, V, D), wide(H).double())
-        return RecurrentState(lead, [x_RC, wide(G, lead, D), wide(H, lead, V), wide(H, lead, 1).double()], memory)
+        lead, channels, H = self.convolution.seen - 1, self.convolution.weight_CK.shape[0], len(self.decay_H)
+        keys, values = (self.groups, self.state_dim), (H, self.outputs // H)
+        return state_with_memory(lead, channels, keys, values, device, dtype, self.decay_H.dtype)
 
     def rows(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         N, H, G, D = len(projected_NX), self.decay_H.shape[0], self.groups, self.state_dim

@@ -1,11 +1,12 @@
 """Recurrent layers between their projections, in one native call for a request's rows.
 
-Legend: N rows, K tokens that a convolution sees, C channels of it, H value heads, V value dim, M model dim, X outputs
-of the input projection, Y those of a delta net or a state space.
+Legend: N rows, K tokens that a convolution sees, C channels of it, H value heads, V value dim, X outputs of the input
+projection, Y those of the mixer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -46,19 +47,7 @@ class NativeShortConvolution(ShortConvolution):
     def rows(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         if not _takes(projected_NX, state) or projected_NX.dtype != self.convolution.weight_CK.dtype:
             return super().rows(projected_NX, state, paths, ops)
-        given_NM = projected_NX.new_empty((len(projected_NX), self.outputs))
-        kept, rows = Kept.of(state), NewRows.of(paths)
-        library().spec_short_convolution(
-            DTYPES[projected_NX.dtype],
-            address(self.native),
-            address(kept),
-            address(rows),
-            projected_NX.data_ptr(),
-            projected_NX.stride(0),
-            given_NM.data_ptr(),
-            torch.get_num_threads(),
-        )
-        return given_NM
+        return _given(library().spec_short_convolution, self, projected_NX, state, paths)
 
 
 @dataclass(frozen=True)
@@ -77,20 +66,8 @@ class NativeDeltaNet(GatedDeltaNet):
     def rows(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         if not _takes(projected_NX, state):
             return super().rows(projected_NX, state, paths, ops)
-        given_NY = projected_NX.new_empty((len(projected_NX), self.outputs))
         state.look_ahead(paths.prefix, paths.last_position)
-        kept, rows = Kept.of(state), NewRows.of(paths)
-        library().spec_gated_delta(
-            DTYPES[projected_NX.dtype],
-            address(self.native),
-            address(kept),
-            address(rows),
-            projected_NX.data_ptr(),
-            projected_NX.stride(0),
-            given_NY.data_ptr(),
-            min(torch.get_num_threads(), self.key_heads),
-        )
-        return given_NY
+        return _given(library().spec_gated_delta, self, projected_NX, state, paths, self.key_heads)
 
 
 @dataclass(frozen=True)
@@ -109,20 +86,32 @@ class NativeStateSpace(StateSpace):
     def rows(self, projected_NX: torch.Tensor, state: RecurrentState, paths: RowPaths, ops: Ops) -> torch.Tensor:
         if not _takes(projected_NX, state):
             return super().rows(projected_NX, state, paths, ops)
-        given_NY = projected_NX.new_empty((len(projected_NX), self.outputs))
         state.look_ahead(paths.prefix, paths.last_position)
-        kept, rows = Kept.of(state), NewRows.of(paths)
-        library().spec_state_space(
-            DTYPES[projected_NX.dtype],
-            address(self.native),
-            address(kept),
-            address(rows),
-            projected_NX.data_ptr(),
-            projected_NX.stride(0),
-            given_NY.data_ptr(),
-            torch.get_num_threads(),
-        )
-        return given_NY
+        return _given(library().spec_state_space, self, projected_NX, state, paths)
+
+
+def _given(
+    kernel: Callable[..., object],
+    mixer: NativeShortConvolution | NativeDeltaNet | NativeStateSpace,
+    projected_NX: torch.Tensor,
+    state: RecurrentState,
+    paths: RowPaths,
+    most_threads: int | None = None,
+) -> torch.Tensor:
+    """What a kernel gives the rows [N, Y]."""
+    given_NY = projected_NX.new_empty((len(projected_NX), mixer.outputs))
+    kept, rows, threads = Kept.of(state), NewRows.of(paths), torch.get_num_threads()
+    kernel(
+        DTYPES[projected_NX.dtype],
+        address(mixer.native),
+        address(kept),
+        address(rows),
+        projected_NX.data_ptr(),
+        projected_NX.stride(0),
+        given_NY.data_ptr(),
+        threads if most_threads is None else min(threads, most_threads),
+    )
+    return given_NY
 
 
 def _takes(projected_NX: torch.Tensor, state: RecurrentState) -> bool:
