@@ -31,7 +31,6 @@ from spec_sdk_backends.native.feed_forward import (
 )
 from spec_sdk_backends.native.in_parts import InParts
 from spec_sdk_backends.native.library import library
-from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.structures import ACTIVATIONS, DTYPES, Block, Cache, Gain, Matrix, Pass, Shape, address
 
@@ -99,10 +98,6 @@ class NativeDecoder(InParts, RestagedDecoder):
     def subset(self, layers: Sequence[int]) -> Decoder:
         return NativeDecoder(super().subset(layers), self.in_parts)
 
-    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> RotationsAt:
-        """The same, whose rows are looked up by those who need them: the kernels read the tables."""
-        return RotationsAt(self._rotary, position_BN, positions)
-
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         if torch.is_grad_enabled() or not reads_in_place(work.cache):
             return None
@@ -155,10 +150,6 @@ class NativeDecoder(InParts, RestagedDecoder):
             torch.get_num_threads(),
         )
         return h_BNM
-
-    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
-        found = rms_norm(x, gain, self.config.rms_norm_eps)
-        return super()._norm(x, gain) if found is None else found
 
 
 def run_blocks(

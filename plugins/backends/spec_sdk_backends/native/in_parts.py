@@ -1,4 +1,5 @@
-"""Wide passes of a decoder that the kernels run: part by part, so that a row gets the same bits in every pass.
+"""What all decoders that the kernels run do alike: wide passes part by part, so that a row gets the same bits in every
+pass, norms, and rotations that are looked up in the kernels.
 
 Legend: B requests, N rows of a request, M model dim, R tokens of the output head.
 """
@@ -10,7 +11,9 @@ from dataclasses import replace
 import torch
 
 from spec_sdk.model.decoder import Decoder, ForwardPass
+from spec_sdk.model.rope import RotationsAt
 from spec_sdk.ops.linear import Projection
+from spec_sdk_backends.native.norm import rms_norm
 
 
 class InParts(Decoder):
@@ -22,6 +25,10 @@ class InParts(Decoder):
     def narrow(self, h_BNM: torch.Tensor) -> bool:
         """Whether a pass is one part."""
         return h_BNM.shape[0] * h_BNM.shape[1] <= self.most_rows and not torch.is_grad_enabled()
+
+    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> RotationsAt:
+        """The same, whose rows are looked up by those who need them: the kernels read the tables."""
+        return RotationsAt(self._rotary, position_BN, positions)
 
     def blocks_in_parts(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor:
         """Blocks ``first`` … ``end - 1``, ``most_rows`` rows at a time, through all of them."""
@@ -57,6 +64,10 @@ class InParts(Decoder):
         for requests, rows in parts(B, N, self.most_rows):
             logits_BNR[requests, rows] = super().logits_with(h_BNM[requests, rows].contiguous(), output_head)
         return logits_BNR
+
+    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        found = rms_norm(x, gain, self.config.rms_norm_eps)
+        return super()._norm(x, gain) if found is None else found
 
 
 def parts(requests: int, rows: int, most: int) -> list[tuple[slice, slice]]:

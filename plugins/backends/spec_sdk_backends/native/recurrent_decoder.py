@@ -17,7 +17,6 @@ from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.recurrent.cache import RecurrentPassCache
 from spec_sdk.model.recurrent.decoder import RecurrentDecoder
 from spec_sdk.model.recurrent.layers import RecurrentMixer
-from spec_sdk.model.rope import RotationsAt
 from spec_sdk_backends.native.attention import MOST_ROWS, reads_in_place
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import PassRotations, block_of, shape_of, unknown_stages
@@ -25,7 +24,6 @@ from spec_sdk_backends.native.feed_forward import matrix_of
 from spec_sdk_backends.native.in_parts import InParts
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.mixers import NativeDeltaNet, NativeShortConvolution, NativeStateSpace
-from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.recurrent_structures import Convolution, DeltaNet, Kept, StateSpace
 from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Matrix, Pass, address
 
@@ -78,10 +76,6 @@ class NativeRecurrentDecoder(InParts, RecurrentDecoder):
         made = NativeRecurrentDecoder(super().subset(layers), self.in_parts)
         made.takes_snapshots = self.takes_snapshots
         return made
-
-    def rotations_at(self, position_BN: torch.Tensor, positions: int) -> RotationsAt:
-        """The same, whose rows are looked up by those who need them: the kernels read the tables."""
-        return RotationsAt(self._rotary, position_BN, positions)
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         if torch.is_grad_enabled() or not reads_in_place(work.cache):
@@ -142,10 +136,6 @@ class NativeRecurrentDecoder(InParts, RecurrentDecoder):
             assert isinstance(mixer, NativeShortConvolution)
             made.convolution = ctypes.pointer(mixer.native)
         return made
-
-    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
-        found = rms_norm(x, gain, self.config.rms_norm_eps)
-        return super()._norm(x, gain) if found is None else found
 
 
 def _known(mixer: RecurrentMixer, dtype: torch.dtype) -> bool:
