@@ -68,6 +68,37 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class LatentAttention:
+    """K and V of all heads are made of one vector of a token, its latent (DeepSeek-V2, arXiv:2405.04434, §2.1).
+
+    ``rank``: dims of the latent. A head has ``plain_dim`` dims of Q and K without rotary positions, ``rotary_dim`` dims
+    with them, of which all heads share the key's, and ``value_dim`` of V. ``query_rank``: of the latent that Q is made
+    of; None where it is made of the hidden state. ``by_latent``: what makes K of a latent is stored input by input, as
+    in GGUF files.
+
+    The cache has latent and shared key in the place of K and V (§2.1.2), so that attention is of one KV head of
+    ``rank + rotary_dim`` dims.
+    """
+
+    rank: int
+    query_rank: int | None
+    plain_dim: int
+    rotary_dim: int
+    value_dim: int
+    by_latent: bool = False
+
+    @property
+    def head_dim(self) -> int:
+        """Of Q and K as the checkpoint's authors count them."""
+        return self.plain_dim + self.rotary_dim
+
+    @property
+    def width(self) -> int:
+        """What the cache has of a token."""
+        return self.rank + self.rotary_dim
+
+
+@dataclass(frozen=True)
 class ShortConvolutions:
     """Layers of which each row gets a gated convolution over the last ``tokens`` tokens, in the place of attention."""
 
@@ -188,7 +219,8 @@ class ModelConfig:
     ``output_norms``: what a sub-layer gives is normalized before it is added. ``wide_qk_norm``: norms of Q and K are of
     all heads together. ``prefix``: what stands before the name of every tensor. ``encoder``: that of an
     encoder–decoder model, of which all else describes the decoder. ``recurrent``: which layers have a state in the
-    place of attention; ``attention_gate``: what attention gives is multiplied by a gate that Q comes with.
+    place of attention; ``attention_gate``: what attention gives is multiplied by a gate that Q comes with. ``latent``:
+    attention is over latents; ``num_kv_heads`` and ``head_dim`` are then those of the cache.
 
     ``rotary_dims``: how many dimensions of a head are rotated, None for all; ``rotary_neighbours``: the checkpoint has
     the two of a rotary pair side by side; ``unrotated``: layers without rotary positions.
@@ -237,6 +269,7 @@ class ModelConfig:
     encoder: EncoderConfig | None = None
     recurrent: Recurrent | None = None
     attention_gate: bool = False
+    latent: LatentAttention | None = None
 
     @property
     def layer_parameters(self) -> list[int]:
@@ -245,6 +278,10 @@ class ModelConfig:
         """
         M, width, experts, recurrent = self.hidden_size, self.num_heads * self.head_dim, self.experts, self.recurrent
         attention = (3 if self.attention_gate else 2) * M * width + 2 * M * self.num_kv_heads * self.head_dim
+        if (latent := self.latent) is not None:
+            H, entering = self.num_heads, M if latent.query_rank is None else latent.query_rank
+            attention = (latent.query_rank or 0) * M + H * latent.head_dim * entering + latent.width * M
+            attention += H * latent.rank * (latent.plain_dim + latent.value_dim) + H * latent.value_dim * M
         counts = [attention] * self.num_layers
         if recurrent is not None:
             own = 4 * M * M
@@ -272,7 +309,14 @@ class ModelConfig:
         """What blocks have that only the decoder of such models computes, in one process; None for the usual ones."""
         if self.recurrent is not None:
             return "recurrent layers"
+        if self.latent is not None:
+            return "attention to latents"
         return "attention with an output gate" if self.attention_gate else None
+
+    @property
+    def rotary_head_dim(self) -> int:
+        """Dims of a head of which rotary positions turn some."""
+        return self.head_dim if self.latent is None else self.latent.rotary_dim
 
     @property
     def norm_eps_of_states(self) -> float:

@@ -23,6 +23,7 @@ from spec_sdk.model.attention_stack import AttentionStack, runs
 from spec_sdk.model.config import LayerKind, ModelConfig
 from spec_sdk.model.encoder_input import EncoderInput
 from spec_sdk.model.kv_cache import KVCache, is_exact
+from spec_sdk.model.latent_projections import LatentProjections
 from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
 from spec_sdk.model.recurrent.layers import RecurrentMixer
 from spec_sdk.model.rope import RotaryTable, Rotation, RotationsAt, rotate
@@ -76,7 +77,7 @@ class BlockWeights:
     ``post_norm_M`` is the norm before the MLP, ``sinks_H`` are
     attention sinks, in float32. Gains may be wider than the other weights. Those of Q and K are [D], or
     [H·D] and [G·D] of norms of all heads together. ``mixer``: what a recurrent layer has in the place of attention,
-    between ``qkv`` and ``output``.
+    between ``qkv`` and ``output``. ``latents``: of attention to latents, where ``qkv`` gives Q or its latent.
     """
 
     input_norm_M: torch.Tensor | None
@@ -90,6 +91,7 @@ class BlockWeights:
     mlp_output_norm_M: torch.Tensor | None = None
     sinks_H: torch.Tensor | None = None
     mixer: RecurrentMixer | None = None
+    latents: LatentProjections | None = None
 
     def kind(self, kind: LayerKind) -> LayerKind:
         """The same with this block's attention sinks, if it has any."""
@@ -176,7 +178,7 @@ class Decoder:
             # a group's attention is one computation only where norms are of single heads
             self.fuses_groups = False
         self._rotation_of = tuple(self.ropes.index(kind.rope) for kind in self.kinds)
-        self._rotary = [RotaryTable(config.head_dim, rope, self.device, self.dtype) for rope in self.ropes]
+        self._rotary = [RotaryTable(config.rotary_head_dim, rope, self.device, self.dtype) for rope in self.ropes]
         self.embedding_scale = config.embedding_scale
         if config.rounds_embedding_scale:
             self.embedding_scale = float(torch.tensor(config.embedding_scale, dtype=self.dtype))

@@ -15,11 +15,14 @@ def _one_of_all(value: Any) -> Any:
     return value[0] if isinstance(value, list) and value and all(each == value[0] for each in value) else value
 
 
-def hf_config(gguf: GGUFFile, computes_experts: bool = False, partial_rotary: bool = False) -> dict[str, Any]:
+def hf_config(
+    gguf: GGUFFile, computes_experts: bool = False, partial_rotary: bool = False, latents: bool = False
+) -> dict[str, Any]:
     """What the config.json of a Llama-like model would say, whatever its parts; experts are the family's business.
 
-    ``partial_rotary``: whether the family may rotate only a part of a head. Raises UserError for what the decoder
-    cannot run or the file lacks.
+    ``partial_rotary``: whether the family may rotate only a part of a head. ``latents``: its heads are those of
+    attention to latents, whose sizes are the family's business, too. Raises UserError for what the decoder cannot run
+    or the file lacks.
     """
     where = gguf.where
     meta = Fields({name: _one_of_all(value) for name, value in gguf.metadata.items()}, where)
@@ -43,7 +46,9 @@ def hf_config(gguf: GGUFFile, computes_experts: bool = False, partial_rotary: bo
     hidden = meta.size(key("embedding_length"))
     rotated = meta.size(key("rope.dimension_count"), meta.size(key("attention.key_length"), hidden // heads))
     head_dim = meta.size(key("attention.key_length"), hidden // heads if partial_rotary else rotated)
-    if meta.size(key("attention.value_length"), head_dim) != head_dim:
+    if latents:
+        head_dim = rotated
+    elif meta.size(key("attention.value_length"), head_dim) != head_dim:
         raise UserError(f"{where}: keys and values of different sizes are not supported")
     if rotated != head_dim and not partial_rotary:
         raise UserError(f"{where}: partial rotary positions ({key('rope.dimension_count')}) are not supported")

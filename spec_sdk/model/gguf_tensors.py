@@ -111,6 +111,8 @@ class GGUFWeights:
         shape = tensor.shape
         if row.per_expert:
             stored, shape = stored.reshape(shape[0], -1)[expert], shape[1:]
+        if len(shape) > 2:
+            shape = (_elements(shape[:-1]), shape[-1])
         rows = shape[0]
         if len(shape) == 1 and tensor.kind not in ("F32", *_HALF_TYPES):
             rows = 1

@@ -35,7 +35,8 @@ LEAST_DOUBLED = 1024
 class KVCache:
     """K and V of ``slots`` requests, each up to ``capacity`` tokens long; columns beyond those written are zero.
 
-    ``storages``: the attributes that hold a tensor [L, S, G, C, …] each, which grow and are committed alike.
+    ``storages``: the attributes that hold a tensor [L, S, G, C, …] each, which grow and are committed alike. Where a
+    value is its key (``values`` is false), V is K's tensor.
     ``doubles_up_to``: slots of no more tokens have room for a power of two of them, or for so many, where there is
     memory to spare, so that a cache that passes were captured for is seldom put elsewhere.
     """
@@ -45,11 +46,19 @@ class KVCache:
     _asked: int = 0
 
     def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype, slots: int = 1
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        slots: int = 1,
+        values: bool = True,
     ) -> None:
         shape = (layers, slots, kv_heads, 0, head_dim)
         self.k_LSGCD = torch.empty(shape, device=device, dtype=dtype)
-        self.v_LSGCD = torch.empty(shape, device=device, dtype=dtype)
+        self.v_LSGCD = torch.empty(shape, device=device, dtype=dtype) if values else self.k_LSGCD
+        self._of_its_own = [name for name in self.storages if values or name != "v_LSGCD"]
 
     @property
     def slots(self) -> int:
@@ -85,9 +94,11 @@ class KVCache:
         try:
             larger = larger or self._enlarged(slots, capacity)
         except (RuntimeError, MemoryError) as error:
-            raise no_memory(self.k_LSGCD, slots, capacity, "tokens") from error
-        for name, storage in zip(self.storages, larger, strict=True):
+            raise no_memory(self.k_LSGCD, slots, capacity, "tokens", self._copies) from error
+        for name, storage in zip(self._of_its_own, larger, strict=True):
             setattr(self, name, storage)
+        if "v_LSGCD" not in self._of_its_own:
+            self.v_LSGCD = self.k_LSGCD
 
     def fill_with_noise(self) -> None:
         """Random K and V, for measurements."""
@@ -137,14 +148,19 @@ class KVCache:
         """Whether room for so many tokens leaves half of the device's free memory to others, as far as it says."""
         free = free_bytes(self.k_LSGCD.device)
         layers, _, heads, _, dim = self.k_LSGCD.shape
-        of_a_token = 2 * layers * heads * dim * self.k_LSGCD.element_size()
+        of_a_token = self._copies * layers * heads * dim * self.k_LSGCD.element_size()
         return free is None or tokens * of_a_token <= free / 2
 
     def _enlarged(self, slots: int, capacity: int) -> list[torch.Tensor]:
         return [enlarged(storage, slots, capacity) for storage in self._tensors()]
 
     def _tensors(self) -> list[torch.Tensor]:
-        return [getattr(self, name) for name in self.storages]
+        return [getattr(self, name) for name in self._of_its_own]
+
+    @property
+    def _copies(self) -> int:
+        """Tensors of K's size: 2, or 1 where V is K's."""
+        return 2 if "v_LSGCD" in self._of_its_own else 1
 
 
 @dataclass(frozen=True)
@@ -215,10 +231,12 @@ def enlarged(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
     return larger
 
 
-def no_memory(storage: torch.Tensor, slots: int, capacity: int, columns: str) -> UserError:
-    """The error, with the numbers, where two of ``storage`` cannot be had in this size; ``columns`` are tokens, say."""
+def no_memory(storage: torch.Tensor, slots: int, capacity: int, columns: str, copies: int = 2) -> UserError:
+    """The error, with the numbers, where ``copies`` of ``storage`` cannot be had in this size; ``columns`` are tokens,
+    say.
+    """
     layers, _, heads, _, dim = storage.shape
-    size = 2 * layers * heads * dim * storage.element_size() * slots * capacity
+    size = copies * layers * heads * dim * storage.element_size() * slots * capacity
     return UserError(
         f"KV cache: no memory for {size / 2**30:.1f} GiB ({slots} requests of {capacity} {columns}, {layers} "
         f"layers, {heads} KV heads of {dim}, {str(storage.dtype).removeprefix('torch.')}); ask for fewer "

@@ -13,6 +13,8 @@ from spec_sdk.model.borrowed_weights import BorrowingModel
 from spec_sdk.model.config import Experts, ModelConfig
 from spec_sdk.model.decoder import BlockWeights, Decoder, TensorSource
 from spec_sdk.model.freed_memory import return_freed_memory
+from spec_sdk.model.latent_attention import LatentDecoder
+from spec_sdk.model.latent_loading import latent_parts
 from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_whisper import load_whisper
 from spec_sdk.model.recurrent.decoder import RecurrentDecoder
@@ -51,6 +53,8 @@ def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype,
         head: Projection = weights.reduced_head(lent.token_R, embedding, lent_rows, lent.head)
     else:
         head = (lent and lent.head) or weights.head(embedding)
+    if config.latent is not None:
+        return LatentDecoder(config, blocks, embedding, weights.final_norm(), head)
     if config.uncommon_blocks is not None:
         return RecurrentDecoder(config, blocks, embedding, weights.final_norm(), head)
     return Decoder(config, blocks, embedding, weights.final_norm(), head, stack=stack)
@@ -81,9 +85,11 @@ def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights],
 
 def _unstacked(config: ModelConfig, weights: _Weights, i: int) -> BlockWeights:
     """A block of a model whose layers differ in more than their weights."""
-    mixer = None
+    mixer = latents = None
     if config.is_recurrent(i):
         qkv, mixer, output = recurrent_parts(config, weights, i)
+    elif config.latent is not None:
+        qkv, latents, output = latent_parts(config, config.latent, weights, i)
     else:
         gated = config.attention_gate
         qkv = gated_qkv(config, weights, i) if gated else weights.biased_projection(i, "q", "k", "v")
@@ -97,6 +103,7 @@ def _unstacked(config: ModelConfig, weights: _Weights, i: int) -> BlockWeights:
         post_norm_M=weights.read_if_any("post_norm", i),
         mlp=_feed_forward(config, weights, i),
         mixer=mixer,
+        latents=latents,
     )
     return_freed_memory()
     return block

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import torch
 
-from spec_sdk.model.config import ModelConfig
+from spec_sdk.model.config import LatentAttention, ModelConfig
 from spec_sdk.ops.quantized import QuantizedMatrix
 
 _ROLES = ("q", "k", "q_bias", "k_bias", "q_norm", "k_norm")
 """Weights whose rows are dimensions of heads that are rotated."""
+_OF_LATENTS = ("query_up", "latent", "latent_bias")
+"""The same of attention to latents, beside ``q``: only the last dimensions of a head are rotated there."""
 
 
 def as_rotated(role: str, stored_X: torch.Tensor, config: ModelConfig) -> torch.Tensor:
@@ -39,6 +41,8 @@ def matrix_as_rotated(role: str, stored: QuantizedMatrix, config: ModelConfig) -
 
 def _rows(role: str, rows: int, config: ModelConfig) -> torch.Tensor | None:
     """For every row in the decoder's order, which of the checkpoint's it is; None if both are the same."""
+    if config.latent is not None:
+        return _last_rows(role, rows, config, config.latent)
     if role not in _ROLES or (config.rotary_dims is None and not config.rotary_neighbours):
         return None
     D = config.head_dim
@@ -46,4 +50,14 @@ def _rows(role: str, rows: int, config: ModelConfig) -> torch.Tensor | None:
     pairs = torch.arange(rotated).view(-1, 2).T if config.rotary_neighbours else torch.arange(rotated).view(2, -1)
     still = torch.arange(rotated, D).view(2, -1)
     dim_D = torch.cat((pairs, still), dim=1).flatten()
+    return (torch.arange(0, rows, D)[:, None] + dim_D).flatten()
+
+
+def _last_rows(role: str, rows: int, config: ModelConfig, latent: LatentAttention) -> torch.Tensor | None:
+    """The same of attention to latents."""
+    if role not in ("q", *_OF_LATENTS) or not config.rotary_neighbours:
+        return None
+    D = latent.width if role in ("latent", "latent_bias") else latent.head_dim
+    still = torch.arange(D - latent.rotary_dim)
+    dim_D = torch.cat((still, torch.arange(len(still), D).view(-1, 2).T.flatten()))
     return (torch.arange(0, rows, D)[:, None] + dim_D).flatten()

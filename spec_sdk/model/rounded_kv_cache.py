@@ -15,8 +15,16 @@ from spec_sdk.ops.rounded_pass_cache import RoundedPassCache
 class RoundedKVCache(KVCache):
     """K and V in bfloat16; ``dtype`` is what a pass reads them as."""
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> None:
-        super().__init__(layers, kv_heads, head_dim, device, torch.bfloat16)
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        values: bool = True,
+    ) -> None:
+        super().__init__(layers, kv_heads, head_dim, device, torch.bfloat16, values=values)
         self._dtype = dtype
 
     def of_pass(self, inputs: PassInputs) -> RoundedPassCache:

@@ -37,6 +37,16 @@ QUERY_HEADS = Dim("query heads", lambda config: config.num_heads)
 EXPERTS = Dim("experts", lambda config: config.experts.count if config.experts else 0)
 EXPERT_MLP = Dim("expert mlp", lambda config: config.experts.intermediate_size if config.experts else 0)
 SHARED_MLP = Dim("shared mlp", lambda config: (config.experts and config.experts.shared_intermediate_size) or 0)
+LATENT = Dim("latent", lambda config: config.latent.rank if config.latent else 0)
+QUERY_LATENT = Dim("query latent", lambda config: (config.latent and config.latent.query_rank) or 0)
+CACHED = Dim("cached", lambda config: config.latent.width if config.latent else 0)
+"""A token's latent and rotated key."""
+LATENT_QUERIES = Dim("queries", lambda config: config.num_heads * config.latent.head_dim if config.latent else 0)
+PLAIN = Dim("plain", lambda config: config.latent.plain_dim if config.latent else 0)
+PLAIN_KEYS = Dim("plain keys", lambda config: config.num_heads * PLAIN.of(config))
+VALUE = Dim("value", lambda config: config.latent.value_dim if config.latent else 0)
+VALUES = Dim("values", lambda config: config.num_heads * VALUE.of(config))
+LATENT_KEYS = Dim("latent keys", lambda config: config.num_heads * LATENT.of(config))
 ONE = Dim("one", lambda config: 1)
 """llama.cpp's converter leaves it out."""
 

@@ -18,6 +18,14 @@ from transformers import PreTrainedModel
 
 from benchmarks.support.random_gguf import random_blocks
 from spec_sdk.model.architectures import read_config, weights_of
+from tests.checkpoints.gguf_latents import (
+    LATENTS,
+    WITH_EXPERTS,
+    add_latents,
+    keys_and_values,
+    latent_values,
+    stored_by,
+)
 from tests.checkpoints.gguf_recurrent import (
     LFM2,
     QWENS,
@@ -49,11 +57,12 @@ GGUF_ARCHITECTURE = {
     "lfm2_moe": "lfm2moe",
     "granitemoehybrid": "granitehybrid",
     **QWENS,
+    **dict.fromkeys(LATENTS, "deepseek2"),
 }
 """Where it is not the model type."""
 PERMUTED = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "mistral3")
 """Those of which llama.cpp's converter reorders Q and K."""
-DEEPSEEK_MIXTURES = ("glm4_moe", "dots1")
+DEEPSEEK_MIXTURES = ("glm4_moe", "dots1", *WITH_EXPERTS)
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss", *DEEPSEEK_MIXTURES)
 RECURRENT_MIXTURES = ("qwen3_next", "qwen3_5_moe_text", "lfm2_moe", "granitemoehybrid")
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
@@ -143,10 +152,11 @@ def write_gguf(
     kind: str | Callable[[str], str] = "F32",
     tokenizer: Customize = add_byte_level,
     customize: Customize | None = None,
+    latents_apart: bool = True,
     **overrides: Any,
 ) -> PreTrainedModel:
     """Write a random model as GGUF with its matrices stored as ``kind``, or as this says by GGUF's name; return the
-    model.
+    model. ``latents_apart``: as :func:`~tests.checkpoints.gguf_latents.add_latents` has it.
     """
     model = tiny_model(name, **overrides)
     config = model.config
@@ -161,7 +171,8 @@ def write_gguf(
     if config.model_type != "qwen3_5_moe_text":
         writer.add_feed_forward_length(feed_forward_length(config))
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(kv_heads(config))
+    one_key = config.model_type in LATENTS and latents_apart
+    writer.add_head_count_kv(1 if one_key else kv_heads(config))
     writer.add_layer_norm_rms_eps(config.norm_eps if config.model_type in LFM2 else config.rms_norm_eps)
     writer.add_rope_freq_base(rope["rope_theta"])
     if architecture in ("gemma2", "gemma3"):
@@ -181,9 +192,12 @@ def write_gguf(
         writer.add_sliding_window(config.sliding_window)
     if config.model_type in ("olmo3", "exaone4") and config.sliding_window:
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
-    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
+    if config.model_type in LATENTS:
+        add_latents(writer, config, rope, latents_apart)
+    else:
+        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
     if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and getattr(config, "num_local_experts", True):
         _add_experts(writer, config)
@@ -191,13 +205,14 @@ def write_gguf(
     tokenizer(writer)
     if customize is not None:
         customize(writer)
-    table = weights_of(read_config(config.to_dict(), "tests"))
+    table = weights_of(read_config({**config.to_dict(), **stored_by(config, latents_apart)}, "tests"))
     kind_of = (lambda name: kind) if isinstance(kind, str) else kind
     parts_of: dict[str, list[np.ndarray]] = {}
     for hf_name, tensor in _converted(checkpoint_tensors(model)).items():
         if hf_name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = recurrent_values(hf_name, tensor.numpy(), config)
+        values = latent_values(hf_name, values, config, latents_apart)
         if architecture.startswith("gemma") and hf_name.endswith("norm.weight"):
             values = values + 1
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -206,7 +221,7 @@ def write_gguf(
                 values = _permuted(values, count)
         parts_of.setdefault(table.gguf_name(hf_name), []).append(values)
     for name, parts in parts_of.items():
-        values = joined(name, parts, config)
+        values = keys_and_values(parts) if name.endswith("attn_kv_b.weight") else joined(name, parts, config)
         # llama.cpp's converter leaves routers, biases and convolutions in F32
         stored_as = gguf.GGMLQuantizationType[kind_of(name)]
         small = name.endswith(
@@ -271,7 +286,8 @@ def _converted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
     of_local = config.model_type in ("mixtral", "granitemoe", "granitemoehybrid", "gpt_oss", *DEEPSEEK_MIXTURES)
-    writer.add_expert_count(config.num_local_experts if of_local else config.num_experts)
+    of_all = config.n_routed_experts if config.model_type in WITH_EXPERTS else None
+    writer.add_expert_count(of_all or (config.num_local_experts if of_local else config.num_experts))
     writer.add_expert_used_count(config.num_experts_per_tok)
     if config.model_type == "gpt_oss":
         writer.add_expert_feed_forward_length(config.intermediate_size)
@@ -289,11 +305,16 @@ def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_leading_dense_block_count(config.num_dense_layers)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
     if config.model_type in DEEPSEEK_MIXTURES:
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        by_sigmoid = config.model_type != "deepseek_v2"
+        gating = gguf.ExpertGatingFuncType
+        writer.add_expert_gating_func(gating.SIGMOID if by_sigmoid else gating.SOFTMAX)
         writer.add_expert_shared_count(config.n_shared_experts)
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_weights_norm(config.norm_topk_prob)
+    if config.model_type in WITH_EXPERTS:
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
 
 
 def _permuted(rows: np.ndarray, heads: int) -> np.ndarray:

@@ -26,6 +26,7 @@ from spec_sdk.testing.random_weights import RandomWeights
 from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, unknown_block
+from spec_sdk_backends.native.latent_decoder import native_decoder
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_drafters.skipped_layers import LayerSkipConfig, LayerSkipRunner
@@ -47,6 +48,9 @@ MIXTURES = [
     "dots1",
     "olmoe",
     "gpt_oss",
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe_lite",
     "sparse_steps",
 ]
 """The last one has MLPs of another size in some layers."""
@@ -62,7 +66,7 @@ def known(name: str) -> dict[str, int]:
 def native(name: str, dtype: torch.dtype) -> NativeDecoder:
     decoder = load_decoder(ModelTensors(name, 0, **known(name)), CPU, dtype, NativeOps(CpuOps()))
     assert unknown_block(decoder) is None
-    return NativeDecoder(decoder)
+    return native_decoder(decoder)
 
 
 FORMS = [(torch.float32, "exact"), (torch.bfloat16, "exact"), (torch.float32, "bfloat16")]
@@ -108,7 +112,7 @@ def session(decoder: Decoder, runner: SequentialRunner | None = None) -> Session
     "name",
     [
         *("smollm", "llama2", "biased_llama", "qwen2", "qwen3", "mistral", "phi3", "glm", "ernie4_5", "smollm3"),
-        *("granite", "glm4", "gemma", "gemma2", "gemma3", "olmo2", "exaone4", *MIXTURES),
+        *("granite", "glm4", "gemma", "gemma2", "gemma3", "olmo2", "exaone4", "youtu", *MIXTURES),
     ],
 )
 def test_blocks_are_those_of_torch(name: str, dtype: torch.dtype) -> None:

@@ -46,6 +46,8 @@ FAMILIES = (
     "granite",
     "qwen2_moe",
     "glm4_moe",
+    "deepseek_v3",
+    "youtu",
     "sparse_steps",
 )
 DTYPES = [torch.float32, torch.bfloat16]
@@ -74,7 +76,7 @@ def executor_of(family: str, dtype: torch.dtype, weights: str = "dense", determi
     if deterministic:
         backend.be_deterministic()
     executor = backend.load(ChosenWeights(Checkpoint(family), bits, lambda bits: True), dtype)
-    assert isinstance(executor, TorchExecutor) and type(executor.decoder) is NativeDecoder
+    assert isinstance(executor, TorchExecutor) and isinstance(executor.decoder, NativeDecoder)
     as_fast = not rows and prompts_in_parts.parts_are_as_fast(executor.decoder, executor.ops)
     assert (executor.bits_vary is None) == (deterministic or bool(rows) or as_fast)
     return executor

@@ -51,6 +51,22 @@ DEEPSEEK_EXPERTS: dict[str, Any] = {
     "routed_scaling_factor": 1.5,
     "first_k_dense_replace": 1,
 }
+LATENTS: dict[str, Any] = {
+    "kv_lora_rank": 32,
+    "q_lora_rank": 64,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "num_key_value_heads": 6,
+}
+DEEPSEEK_YARN: dict[str, Any] = {
+    "rope_parameters": {
+        "rope_theta": 10000.0,
+        **YARN_ROPE,
+        "mscale": 0.7,
+        "mscale_all_dim": 0.9,
+    }
+}
 LONG_PHI = {
     "rope_type": "longrope",
     "short_factor": [1.0, 1.1, 1.25],
@@ -144,6 +160,14 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "glm4_moe": ("glm4_moe", {**DEEPSEEK_EXPERTS, "head_dim": 16, "attention_bias": True, "use_qk_norm": True}),
+    "deepseek_v2": ("deepseek_v2", {**DEEPSEEK_EXPERTS, **LATENTS, "q_lora_rank": None, "norm_topk_prob": False}),
+    "deepseek_v3": ("deepseek_v3", {**DEEPSEEK_EXPERTS, **LATENTS, **DEEPSEEK_YARN}),
+    "glm4_moe_lite": (
+        "glm4_moe_lite",
+        # transformers has this epsilon in norms of latents, whatever the others'
+        {**DEEPSEEK_EXPERTS, **LATENTS, "rope_interleave": False, "attention_bias": True, "rms_norm_eps": 1e-6},
+    ),
+    "youtu": ("youtu", {**LATENTS, "tie_word_embeddings": True, "initializer_range": 0.02}),
     "dots1": (
         "dots1",
         {
@@ -284,6 +308,10 @@ def _apart(name: str, tensor: torch.Tensor, config: Any) -> dict[str, torch.Tens
         ends = config.num_attention_heads * head, (config.num_attention_heads + config.num_key_value_heads) * head
         parts = zip("qkv", tensor.tensor_split(ends), strict=True)
         return {name.replace("qkv_proj", f"{part}_proj"): rows for part, rows in parts}
+    if name.endswith("kv_b_proj.weight"):
+        heads = tensor.unflatten(0, (config.num_attention_heads, -1))
+        parts = zip("kv", heads.split((config.qk_nope_head_dim, config.v_head_dim), 1), strict=True)
+        return {name.replace("kv_b_proj", f"{part}_b_proj"): rows.flatten(0, 1) for part, rows in parts}
     if name.endswith("gate_up_proj.weight"):
         gate, up = tensor.chunk(2)
         return {name.replace("gate_up_proj", "gate_proj"): gate, name.replace("gate_up_proj", "up_proj"): up}

@@ -23,7 +23,8 @@ from spec_sdk.model.tensor_parallel import ShardedSource
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
-from spec_sdk_backends.native.decoder import NativeDecoder, leave_rows_exact, unknown_block
+from spec_sdk_backends.native.decoder import leave_rows_exact, unknown_block
+from spec_sdk_backends.native.latent_decoder import native_decoder
 from spec_sdk_backends.native.library import find, uses_amx
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.prompts_in_parts import blocks_round_rows, runs_in_parts
@@ -191,7 +192,7 @@ class CpuBackend(Backend):
             divided = isinstance(checkpoint, ShardedSource)
             in_parts = self.deterministic or (not divided and runs_in_parts(decoder, self.ops))
             bits_vary = None if in_parts else "wide passes are torch's"
-            executor = TorchExecutor(NativeDecoder(decoder, in_parts), self.ops, bits_vary)
+            executor = TorchExecutor(native_decoder(decoder, in_parts), self.ops, bits_vary)
             if blocks_round_rows(decoder):
                 # K and V come of such products: their own rounding is finer
                 executor.keep_cache_in("bfloat16")

@@ -15,6 +15,7 @@ from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk_backends.aligned_attention import Spans, aligned_attention
 from spec_sdk_backends.fixed_tile_products import FixedTileProjection, FixedTileQuantizedProjection
+from spec_sdk_backends.tree_attention import MAX_HEAD_DIM
 from spec_sdk_backends.triton_ops import TritonOps
 
 
@@ -49,10 +50,11 @@ class DeterministicOps(TritonOps):
     ) -> torch.Tensor:
         """As the reference's, for all requests and layers in two launches, and without waiting for the device.
 
-        Raises :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
+        Raises :class:`~spec_sdk.errors.UserError` for float64.
         """
-        # a draft model's layers may cap their scores, or have sinks, and their bits are not asked for
-        if not cache.in_place or spec.softcap is not None or spec.sinks is not None:
+        # a draft model's layers may cap their scores, have sinks or attend to latents: their bits are not asked for
+        unaligned = spec.softcap is not None or spec.sinks is not None or q_gBNHD.shape[-1] > MAX_HEAD_DIM
+        if not cache.in_place or unaligned:
             return super().cached_attention(q_gBNHD, cache, first, spec)
         return aligned_attention(q_gBNHD, cache, first, spec, self._spans)
 

@@ -151,10 +151,10 @@ class TritonOps(Ops):
         """As the reference's, in one launch for all requests and layers, and without waiting for the device.
 
         Prompts' first chunks stay with torch, whose kernels are made for them, unless scores are capped, there are
-        sinks, or a window reaches less far. Raises
-        :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
+        sinks, or a window reaches less far; so do heads of more than 256 dims, those of latents. Raises
+        :class:`~spec_sdk.errors.UserError` for float64.
         """
-        if not cache.in_place:
+        if not cache.in_place or q_gBNHD.shape[-1] > MAX_HEAD_DIM:
             return super().cached_attention(q_gBNHD, cache, first, spec)
         g, B, N, H, _ = q_gBNHD.shape
         inputs = cache.inputs
@@ -204,10 +204,10 @@ class TritonOps(Ops):
     ) -> torch.Tensor:
         """Attention of N queries over ``S = mask.keys`` keys, as ``spec`` says. Returns o [B, N, H, D].
 
-        A prompt's first pass (a causal chain without a prefix) stays with torch, as in :meth:`cached_attention`.
-        Raises :class:`~spec_sdk.errors.UserError` for float64 and for head dims over 256.
+        A prompt's first pass (a causal chain without a prefix) and heads of more than 256 dims stay with torch, as in
+        :meth:`cached_attention`. Raises :class:`~spec_sdk.errors.UserError` for float64.
         """
-        if mask.is_causal and _is_torchs(spec, mask.queries):
+        if q_BNHD.shape[-1] > MAX_HEAD_DIM or (mask.is_causal and _is_torchs(spec, mask.queries)):
             return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec)
         key_start_T, query_start_N = (None, None) if mask.is_preorder else (mask.key_start_T, mask.query_start_N)
         positions = mask.key_position_T, mask.query_position_N

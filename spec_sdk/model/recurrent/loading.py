@@ -5,41 +5,15 @@ Legend: H heads, D head dim, M model dim.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 
 from spec_sdk.model.config import GatedDeltaNets, ModelConfig, StateSpaces
 from spec_sdk.model.recurrent.layers import CausalConvolution, GatedDeltaNet, RecurrentMixer, ShortConvolution
 from spec_sdk.model.recurrent.state_space import StateSpace
 from spec_sdk.model.rotary_rows import as_rotated, matrix_as_rotated
-from spec_sdk.ops import Ops
+from spec_sdk.model.weights_by_role import WeightsByRole
 from spec_sdk.ops.linear import JoinedProjection, Projection
 from spec_sdk.ops.quantized import QuantizedMatrix
-
-
-class WeightsByRole(Protocol):
-    """A checkpoint's weights on the device."""
-
-    ops: Ops
-    dtype: torch.dtype
-
-    def has(self, role: str, layer: int) -> bool:
-        """Whether this layer has such weights."""
-
-    def read(self, role: str, layer: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor: ...
-
-    def fused(self, layer: int, *roles: str, expert: int = 0) -> torch.Tensor:
-        """A layer's tensors of these roles, one below the other."""
-
-    def quantized(self, roles: tuple[str, ...], layer: int = 0, expert: int = 0) -> QuantizedMatrix | None:
-        """The same in few bits; None where they are not, or not in one form."""
-
-    def projection(
-        self, layer: int, *roles: str, bias_O: torch.Tensor | None = None, expert: int = 0
-    ) -> Projection: ...
-
-    def biased_projection(self, layer: int, *roles: str, expert: int = 0) -> Projection: ...
 
 
 def recurrent_parts(

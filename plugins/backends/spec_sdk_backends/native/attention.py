@@ -14,7 +14,7 @@ from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.structures import DTYPES, Cache, Pass, address
 
 MOST_ROWS = 64
-LONGEST_HEAD = 256
+LONGEST_HEAD = 576
 MOST_SHARED = 64
 """Query heads to a KV head."""
 VECTOR = 16

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass, Rotations
+from spec_sdk.model.latent_attention import LatentDecoder
 from spec_sdk.model.restaged_decoder import RestagedDecoder
 from spec_sdk.model.rope import Rotation, RotationsAt
 from spec_sdk.ops.quantized_linear import QuantizedProjection
@@ -30,6 +31,7 @@ from spec_sdk_backends.native.feed_forward import (
     unknown_feed_forward,
 )
 from spec_sdk_backends.native.in_parts import InParts
+from spec_sdk_backends.native.latent_structures import latents_of, numbers_beside_queries, unknown_latents
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from spec_sdk_backends.native.structures import ACTIVATIONS, DTYPES, Block, Cache, Gain, Matrix, Pass, Shape, address
@@ -37,7 +39,7 @@ from spec_sdk_backends.native.structures import ACTIVATIONS, DTYPES, Block, Cach
 
 def unknown_block(decoder: Decoder) -> str | None:
     """Why the native kernels do not run a decoder's blocks; None if they do."""
-    if type(decoder) is not Decoder:
+    if type(decoder) not in (Decoder, LatentDecoder):
         return f"a {type(decoder).__name__} is not run natively"
     return unknown_stages(decoder)
 
@@ -45,7 +47,9 @@ def unknown_block(decoder: Decoder) -> str | None:
 def unknown_stages(decoder: Decoder) -> str | None:
     """Why they do not run what a block does once it has read its input; None if they do."""
     config = decoder.config
-    if decoder.dtype not in DTYPES or not knows_heads(config.num_heads, config.num_kv_heads, config.head_dim):
+    # heads that share latents are taken some at a time
+    queries = config.num_heads if config.latent is None else 1
+    if decoder.dtype not in DTYPES or not knows_heads(queries, config.num_kv_heads, config.head_dim):
         return f"heads of {config.head_dim} in {decoder.dtype} are not"
     if not decoder.blocks:
         return "there are no blocks"
@@ -55,6 +59,8 @@ def unknown_stages(decoder: Decoder) -> str | None:
         if not all(map(is_native, (*block.qkv.parts, block.output))):
             return f"layer {layer} has linear layers of another kind"
         unknown = unknown_feed_forward(block.mlp, decoder.dtype)
+        if block.latents is not None:
+            unknown = unknown or unknown_latents(config, block.latents, decoder.dtype)
         if unknown is not None:
             return f"layer {layer} has {unknown}"
     activations = {activation_of(block.mlp) for block in decoder.blocks}
@@ -197,10 +203,9 @@ def shape_of(decoder: Decoder) -> Shape:
     """The sizes that all its blocks have."""
     c, parts = decoder.config, [block.mlp for block in decoder.blocks]
     sizes = map(max, zip(*map(feed_forward_sizes, parts), strict=True))
-    activation = ACTIVATIONS[activation_of(parts[0])]
-    return Shape(
-        c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, *sizes, c.rms_norm_eps, activation, c.wide_qk_norm
-    )
+    activation, heads = ACTIVATIONS[activation_of(parts[0])], (c.num_heads, c.num_kv_heads, c.head_dim)
+    latent = max(numbers_beside_queries(c, block) for block in decoder.blocks)
+    return Shape(c.hidden_size, *heads, *sizes, c.rms_norm_eps, activation, c.wide_qk_norm, latent)
 
 
 def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None, qkv: Matrix | None = None) -> Block:
@@ -219,6 +224,7 @@ def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None, qk
         spec.window or 0,
         decoder.rotation_index(layer),
         None if block.sinks_H is None else block.sinks_H.data_ptr(),
+        latents_of(decoder.config, block.latents, decoder.dtype),
     )
 
 

@@ -16,8 +16,8 @@ from spec_sdk.ops import Ops
 from spec_sdk.ops.quantized_linear import rounds_rows
 from spec_sdk_backends.measured_once import measured_once
 from spec_sdk_backends.native.crossover import MARGIN
-from spec_sdk_backends.native.decoder import NativeDecoder
 from spec_sdk_backends.native.kept_figures import place_of
+from spec_sdk_backends.native.latent_decoder import native_decoder
 
 ROWS = 512
 """Of the prompt that is timed."""
@@ -66,7 +66,7 @@ _found: dict[Path, bool] = {}
 
 def measure(blocks: Decoder, ops: Ops) -> bool:
     """The same for all blocks of this decoder, measured now. The first of both ways is not counted."""
-    decoder = NativeDecoder(blocks)
+    decoder = native_decoder(blocks)
     session = Session(TorchExecutor(decoder, ops))
     tokens, taken = [0] * min(ROWS, session.context), dict[bool, list[float]]({False: [], True: []})
     for _ in range(1 + TIMES):

@@ -212,6 +212,15 @@ class Experts(ctypes.Structure):
     ]
 
 
+class Latents(ctypes.Structure):
+    _fields_ = [
+        *((name, Matrix) for name in ("latents", "queries")),
+        *((name, ctypes.POINTER(Matrix)) for name in ("keys", "values")),
+        *((name, Gain) for name in ("query_norm", "latent_norm")),
+        *((name, _WHOLE) for name in ("rank", "plain", "rotated", "value")),
+    ]
+
+
 class Block(ctypes.Structure):
     _fields_ = [
         *((name, Matrix) for name in ("qkv", "output", "gate_up", "down")),
@@ -222,6 +231,7 @@ class Block(ctypes.Structure):
         ("window", _WHOLE),
         ("rope", _WHOLE),
         ("sinks", _POINTER),
+        ("latents", ctypes.POINTER(Latents)),
     ]
 
 
@@ -229,7 +239,7 @@ class Shape(ctypes.Structure):
     _fields_ = [
         *((name, _WHOLE) for name in ("model", "heads", "kv_heads", "dim", "mlp", "experts", "per_row")),
         ("epsilon", ctypes.c_double),
-        *((name, _WHOLE) for name in ("activation", "wide_qk_norm")),
+        *((name, _WHOLE) for name in ("activation", "wide_qk_norm", "latent")),
     ]
 
 

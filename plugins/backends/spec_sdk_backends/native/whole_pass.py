@@ -26,6 +26,7 @@ from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of
 from spec_sdk_backends.native.laid_out import LaidOut
+from spec_sdk_backends.native.latent_decoder import NativeLatentDecoder
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.lookup import entering_lookup, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
@@ -41,7 +42,7 @@ Passed = tuple[torch.Tensor, dict[int, torch.Tensor], torch.Tensor]
 def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
     """None for a decoder with parts that the kernels lack, or one of ranks that share no memory."""
     made = None
-    if type(decoder) is NativeDecoder:
+    if type(decoder) in (NativeDecoder, NativeLatentDecoder):
         made = NativeWholePass(decoder)
     elif type(decoder) is TensorParallelDecoder:
         made = _of_shard(decoder)

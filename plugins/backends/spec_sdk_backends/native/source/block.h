@@ -32,6 +32,20 @@ extern "C" struct Experts {
     bool has_shared() const { return shared_down.outputs; }
 };
 
+// Attention to latents: of a token the cache has a vector of ``rank`` numbers, of which all heads' K and V are made, and a
+// key of ``rotated`` dims that all heads share. A head of Q has ``plain`` and ``rotated`` dims, one of V ``value``.
+extern "C" struct Latents {
+    Matrix latents;                // M -> rank + rotated
+    Matrix queries;                // of what qkv gives, under a norm: Q; of no outputs: qkv gives Q
+    const Matrix *keys, *values;   // [heads]: plain -> rank, rank -> value
+    Gain query_norm, latent_norm;
+    int64_t rank, plain, rotated, value;
+
+    bool has_queries() const { return queries.outputs; }
+    int64_t head() const { return plain + rotated; }
+    int64_t cached() const { return rank + rotated; }
+};
+
 extern "C" struct Block {
     Matrix qkv, output, gate_up, down;
     const Experts* experts;  // null: gate_up and down are an MLP's
@@ -41,6 +55,7 @@ extern "C" struct Block {
     int64_t window;     // 0: none
     int64_t rope;       // which rotation
     const float* sinks;  // [heads], as Heads has them; or null
+    const Latents* latents;  // attention is to latents, and qkv gives Q or its latent; null: as usual
 };
 
 extern "C" struct Shape {
@@ -51,6 +66,7 @@ extern "C" struct Shape {
     double epsilon;
     int64_t activation;  // of gates and what they multiply: 0 SiLU, 1 GELU in its tanh form, 2 SwiGLU within limits
     int64_t wide_qk_norm;  // whether norms of Q and K are of all heads together
+    int64_t latent;  // numbers of a row beside Q, of the block with most; 0: none attends to latents
 };
 
 // What all threads work on. h: [rows, model]; cosines and sines: for every rotation a table [positions, D].
@@ -74,6 +90,7 @@ template <class T> struct Work {
     const T* entered = nullptr;  // [rows, model]: what the attention reads in place of h; null: h
     const Pass* pass = nullptr;  // which rows are padding; null: none
     Ranks* ranks = nullptr;  // which have parts of the heads and of the MLP each; null: all is here
+    T* latent = nullptr;  // rows * latent: what a block that attends to latents has beside Q
 
     bool is_padding(int64_t r) const { return pass && r % pass->width >= pass->live[r / pass->width]; }
 };
@@ -142,13 +159,24 @@ template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>&
     multiply<T>(matrix, rows, Team::part_of((matrix.outputs + BLOCK - 1) / BLOCK), y, use);
 }
 
-template <class T> void project_qkv(const Block& block, const Work<T>& work, Own<T>& own) {
-    int64_t read = normalise_rows(own, work, block.input_norm, work.beside, work.entered), width = block.qkv.outputs;
-    Rows<T> rows = own.rows(own.normal.data(), read, work.rows, block.qkv);
-    multiply<T>(block.qkv, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
+// to [rows, outputs], rows ``width`` apart: blocks ``part`` of the outputs
+template <class T>
+void write_product(const Matrix& matrix, const Rows<T>& rows, Team::Part part, T* to, int64_t width, Own<T>& own) {
+    multiply<T>(matrix, rows, part, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
         for (int64_t r = 0; r < rows.count; r++)
-            for (int64_t c = 0; c < count; c++) work.qkv[r * width + first + c] = rounded<T>(y[r * stride + c]);
+            for (int64_t c = 0; c < count; c++) to[r * width + first + c] = rounded<T>(y[r * stride + c]);
     });
+}
+
+// the same of this thread's part
+template <class T> void write_product(const Matrix& matrix, const Rows<T>& rows, T* to, int64_t width, Own<T>& own) {
+    write_product(matrix, rows, Team::part_of((matrix.outputs + BLOCK - 1) / BLOCK), to, width, own);
+}
+
+template <class T> void project_qkv(const Block& block, const Work<T>& work, Own<T>& own) {
+    int64_t read = normalise_rows(own, work, block.input_norm, work.beside, work.entered);
+    Rows<T> rows = own.rows(own.normal.data(), read, work.rows, block.qkv);
+    write_product(block.qkv, rows, work.qkv, block.qkv.outputs, own);
 }
 
 // norms of Q and K in place, where they are of all heads together
@@ -164,23 +192,27 @@ template <class T> void normalise_all_heads(const Block& block, const Work<T>& w
     work.team->meet();
 }
 
+// ``dim`` numbers, rotated, maybe in place
+template <class T> void rotate_head(const T* x, T* to, const T* cosine, const T* sine, int64_t dim) {
+    int64_t half = dim / 2;
+    for (int64_t d = 0; d < half; d++) {
+        float a = to_float(x[d]), b = to_float(x[d + half]);
+        to[d] = rounded<T>(a * to_float(cosine[d]) - b * to_float(sine[d]));
+        to[d + half] = rounded<T>(b * to_float(cosine[d + half]) + a * to_float(sine[d + half]));
+    }
+}
+
 // norms of single heads of Q and K, and rotations, head by head in place; ``use(r, g)`` when KV head g of row r is done
 template <class T, class Use> void rotate_heads(const Block& block, const Work<T>& work, const Use& use) {
     const Shape& s = work.shape;
-    int64_t turned = s.heads + s.kv_heads, width = block.qkv.outputs, half = s.dim / 2;
+    int64_t turned = s.heads + s.kv_heads, width = block.qkv.outputs;
     Team::Part part = Team::part_of(work.rows * turned);
     for (int64_t i = part.first; i < part.end; i++) {
         int64_t r = i / turned, head = i % turned, place = work.position[r] * s.dim;
         T* x = work.qkv + r * width + head * s.dim;
         const Gain& gain = head < s.heads ? block.q_norm : block.k_norm;
         if (gain.at && !s.wide_qk_norm) normalise<T>(x, gain, s.dim, s.epsilon, x);
-        const T* cosine = work.cosines[block.rope] + place;
-        const T* sine = work.sines[block.rope] + place;
-        for (int64_t d = 0; d < half; d++) {
-            float a = to_float(x[d]), b = to_float(x[d + half]);
-            x[d] = rounded<T>(a * to_float(cosine[d]) - b * to_float(sine[d]));
-            x[d + half] = rounded<T>(b * to_float(cosine[d + half]) + a * to_float(sine[d + half]));
-        }
+        rotate_head(x, x, work.cosines[block.rope] + place, work.sines[block.rope] + place, s.dim);
         if (head >= s.heads) use(r, head - s.heads);
     }
 }

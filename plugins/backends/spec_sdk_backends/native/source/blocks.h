@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "feed_forward.h"
+#include "latents.h"
 
 inline Heads heads_of(const Shape& shape, const Block& block) {
     return {shape.heads, shape.kv_heads, shape.dim, float(block.scale), float(block.cap), block.window, block.sinks};
@@ -22,7 +23,7 @@ struct Room {
 };
 
 template <class T> struct Buffers {
-    std::vector<T> qkv, attended, active, given, products, entered;
+    std::vector<T> qkv, attended, active, given, products, latent, entered;
     std::vector<float> scores;
     Room room;
 };
@@ -37,15 +38,20 @@ Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosin
     buffers.given.resize(rows * shape.model);
     buffers.scores.resize(rows * shape.experts);
     buffers.products.resize(shape.experts ? rows * (shape.per_row + 1) * shape.model : 0);
-    return {shape, rows, h, buffers.qkv.data(), buffers.attended.data(), buffers.active.data(), buffers.given.data(),
-            buffers.scores.data(), buffers.products.data(),
-            (const T* const*)cosines, (const T* const*)sines, position, &buffers.room.spans, &buffers.room.sums, &team};
+    buffers.latent.resize(rows * shape.latent);
+    Work<T> made{shape, rows, h, buffers.qkv.data(), buffers.attended.data(), buffers.active.data(), buffers.given.data(),
+                 buffers.scores.data(), buffers.products.data(), (const T* const*)cosines, (const T* const*)sines,
+                 position, &buffers.room.spans, &buffers.room.sums, &team};
+    made.latent = buffers.latent.data();
+    return made;
 }
 
 // attended [rows, H D] of one block, whose keys and values are written to cache layer ``layer``
 template <class T>
 void attend_in_block(const Block& block, const Sight& sight, const Cache& cache, int64_t layer, const Work<T>& work,
                      Own<T>& own) {
+    if (block.latents)
+        return attend_to_latents(block, heads_of(work.shape, block), sight, cache, layer, work, own);
     project_qkv(block, work, own);
     work.team->meet();
     normalise_all_heads(block, work);

@@ -30,11 +30,7 @@ template <class T> void project_entering(const MixedBlock& of, const Work<T>& wo
     int64_t read = normalise_rows(own, work, of.block.input_norm), width = of.projected(), before = 0;
     for (int64_t i = 0; i < of.matrices; before += of.entering[i++].outputs) {
         Rows<T> rows = own.rows(own.normal.data(), read, work.rows, of.entering[i]);
-        T* to = work.qkv + before;
-        multiply<T>(of.entering[i], rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
-            for (int64_t r = 0; r < rows.count; r++)
-                for (int64_t c = 0; c < count; c++) to[r * width + first + c] = rounded<T>(y[r * stride + c]);
-        });
+        write_product(of.entering[i], rows, work.qkv + before, width, own);
     }
 }
 

@@ -8,7 +8,8 @@
 
 constexpr int SPAN = 128;
 constexpr int MOST_QUERIES = 96;  // query heads of all rows of a piece
-constexpr int MOST_DIM = 256;
+constexpr int MOST_SHARED = 64;   // query heads to a KV head
+constexpr int MOST_DIM = 576;
 
 struct Heads {
     int64_t queries, shared, dim;  // query heads, KV heads

@@ -1,0 +1,209 @@
+"""What families that attend to latents share: that part of their tables of weights, and how config.json and GGUF files
+tell of it (DeepSeek-V2, arXiv:2405.04434, §2.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from spec_sdk.errors import UserError
+from spec_sdk.model.config import Experts, LatentAttention, ModelConfig
+from spec_sdk.model.config_fields import Fields
+from spec_sdk.model.gguf_config import hf_config
+from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.llama_like import gain, linear, read_llama_like
+from spec_sdk.model.rope_fields import SPELLINGS
+from spec_sdk.model.weight_table import (
+    CACHED,
+    LATENT,
+    LATENT_KEYS,
+    LATENT_QUERIES,
+    MODEL,
+    PLAIN,
+    PLAIN_KEYS,
+    QUERY_HEADS,
+    QUERY_LATENT,
+    VALUE,
+    VALUES,
+    Packing,
+    Weight,
+)
+
+BY_LATENT = "key_by_latent"
+"""What the config.json of a converted GGUF file has, where that has keys' matrix so (:class:`LatentAttention`)."""
+_HF, _GGUF = "model.layers.{layer}.self_attn", "blk.{layer}.attn"
+
+
+def latent_attention() -> tuple[Weight, ...]:
+    """The attention sub-layer: its norm, Q or its latent, latents, what makes K and V of them, and output."""
+    heights = PLAIN_KEYS, VALUES
+    key, value = (Packing(f"{_HF}.kv_b_proj.weight", heights, part, groups=QUERY_HEADS) for part in (0, 1))
+    key_gguf, value_gguf = (replace(each, name=f"{_GGUF}_kv_b.weight") for each in (key, value))
+    value_row = Weight(
+        "latent_value",
+        f"{_HF}.v_b_proj.weight",
+        f"{_GGUF}_v_b.weight",
+        (VALUES, LATENT),
+        packings=(value,),
+        present=_by_token,
+        gguf_packing=value_gguf,
+    )
+    return (
+        gain("input_norm", "model.layers.{layer}.input_layernorm", f"{_GGUF}_norm"),
+        Weight(
+            "q",
+            f"{_HF}.q_proj.weight",
+            f"{_GGUF}_q.weight",
+            (LATENT_QUERIES, MODEL),
+            present=lambda c: not _has_query(c),
+        ),
+        *(
+            replace(row, present=_both(row.present, _has_query))
+            for row in (
+                *linear("query_down", f"{_HF}.q_a_proj", f"{_GGUF}_q_a", (QUERY_LATENT, MODEL), QUERY_LATENT, _biased),
+                gain("query_norm", f"{_HF}.q_a_layernorm", f"{_GGUF}_q_a_norm", QUERY_LATENT),
+                Weight("query_up", f"{_HF}.q_b_proj.weight", f"{_GGUF}_q_b.weight", (LATENT_QUERIES, QUERY_LATENT)),
+            )
+        ),
+        *linear("latent", f"{_HF}.kv_a_proj_with_mqa", f"{_GGUF}_kv_a_mqa", (CACHED, MODEL), CACHED, _biased),
+        gain("latent_norm", f"{_HF}.kv_a_layernorm", f"{_GGUF}_kv_a_norm", LATENT),
+        Weight(
+            "latent_key",
+            f"{_HF}.k_b_proj.weight",
+            f"{_GGUF}_kv_b.weight",
+            (PLAIN_KEYS, LATENT),
+            packings=(key,),
+            present=_by_token,
+            gguf_packing=key_gguf,
+        ),
+        value_row,
+        Weight(
+            "latent_key_by_latent",
+            f"{_HF}.k_b_proj.weight",
+            f"{_GGUF}_k_b.weight",
+            (LATENT_KEYS, PLAIN),
+            present=_by_latent,
+            gguf_shape=(QUERY_HEADS, LATENT, PLAIN),
+        ),
+        replace(value_row, present=_by_latent, gguf_packing=None, gguf_shape=(QUERY_HEADS, VALUE, LATENT)),
+        *linear("o", f"{_HF}.o_proj", f"{_GGUF}_output", (MODEL, VALUES), VALUES, lambda config: config.o_bias),
+    )
+
+
+def _has_query(config: ModelConfig) -> bool:
+    return config.latent is not None and config.latent.query_rank is not None
+
+
+def _by_latent(config: ModelConfig) -> bool:
+    return config.latent is not None and config.latent.by_latent
+
+
+def _by_token(config: ModelConfig) -> bool:
+    return not _by_latent(config)
+
+
+def _biased(config: ModelConfig) -> bool:
+    return config.qkv_bias
+
+
+def _both(first: Callable[[ModelConfig], bool], second: Callable[[ModelConfig], bool]) -> Callable[[ModelConfig], bool]:
+    return lambda config: first(config) and second(config)
+
+
+def read_latent_like(
+    fields: Fields,
+    *,
+    rank: int = 512,
+    query_rank: int = 1536,
+    plain: int = 128,
+    rotary: int = 64,
+    value: int = 128,
+    experts: Experts | None = None,
+    epsilon: float = 1e-6,
+    tied: bool = False,
+    computes: Collection[str] = (),
+) -> ModelConfig:
+    """The configuration of a model that attends to latents; what is given is what transformers takes where config.json
+    does not say. Raises UserError for what the decoder does not compute and for impossible values.
+
+    YaRN's ``mscale_all_dim`` also scales the scores, by its square.
+    """
+    latent = LatentAttention(
+        rank=fields.size("kv_lora_rank", rank),
+        query_rank=fields.size_or_none("q_lora_rank", query_rank),
+        plain_dim=fields.size("qk_nope_head_dim", plain),
+        rotary_dim=fields.size("qk_rope_head_dim", rotary),
+        value_dim=fields.size("v_head_dim", value),
+        by_latent=fields.flag(BY_LATENT, False),
+    )
+    if latent.rotary_dim % 2:
+        raise UserError(f"{fields.where}: qk_rope_head_dim is {latent.rotary_dim}, rotary positions need an even one")
+    bias = fields.flag("attention_bias", False)
+    # what config.json says of heads means nothing here, and differs between releases
+    unread = ("head_dim", "num_key_value_heads")
+    plain_fields = Fields({key: given for key, given in fields.values.items() if key not in unread}, fields.where)
+    config = read_llama_like(
+        plain_fields,
+        kv_heads=1,
+        head_dim=latent.rotary_dim,
+        qkv_bias=bias,
+        o_bias=bias,
+        tied=tied,
+        epsilon=epsilon,
+        experts=experts,
+        rotary_neighbours=fields.flag("rope_interleave", True),
+        computes=computes,
+    )
+    return replace(
+        config, head_dim=latent.width, latent=latent, attention_scale=latent.head_dim**-0.5 * _temperature(fields) ** 2
+    )
+
+
+def _temperature(fields: Fields) -> float:
+    """What YaRN scales queries and keys by, beside their cosines and sines."""
+    spelling = next((key for key in SPELLINGS if fields.get(key)), None)
+    if spelling is None:
+        return 1.0
+    rope = fields.section(spelling)
+    if rope.text("rope_type", rope.text("type", "default")) == "default" or not rope.get("mscale_all_dim"):
+        return 1.0
+    factor = rope.positive("factor")
+    return 1.0 if factor <= 1 else 0.1 * rope.number("mscale_all_dim") * math.log(factor) + 1.0
+
+
+def gguf_latent_like(gguf: GGUFFile, architecture: str) -> dict[str, Any]:
+    """What config.json would say of a GGUF file's model that attends to latents; experts are the family's business.
+
+    Raises UserError for what the decoder cannot run or the file lacks.
+    """
+    config, meta = hf_config(gguf, computes_experts=True, latents=True), Fields(gguf.metadata, gguf.where)
+
+    def key(name: str) -> str:
+        return f"{architecture}.{name}"
+
+    if meta.number(key("attention.temperature_scale"), 0.0):
+        raise UserError(f"{gguf.where}: queries that grow ({key('attention.temperature_scale')}) are not supported")
+    rotary, rope = meta.size(key("rope.dimension_count")), config["rope_parameters"]
+    # the converter writes a tenth of it
+    if weight := 10 * meta.number(key("rope.scaling.yarn_log_multiplier"), 0.0):
+        rope |= {"mscale": weight, "mscale_all_dim": weight}
+    # files of 2024 have what makes K and V of latents in one tensor, and sizes of heads under the usual keys
+    apart = "blk.0.attn_k_b.weight" in gguf.tensors
+    suffix = "_mla" if apart else ""
+    # the file counts prediction modules among its blocks
+    layers = config["num_hidden_layers"] - meta.count(key("nextn_predict_layers"), 0)
+    return config | {
+        "num_hidden_layers": layers,
+        "kv_lora_rank": meta.size(key("attention.kv_lora_rank")),
+        "q_lora_rank": meta.size_if_any(key("attention.q_lora_rank"))
+        if "blk.0.attn_q_a.weight" in gguf.tensors
+        else None,
+        "qk_rope_head_dim": rotary,
+        "qk_nope_head_dim": meta.size(key(f"attention.key_length{suffix}")) - rotary,
+        "v_head_dim": meta.size(key(f"attention.value_length{suffix}")),
+        "attention_bias": False,
+        BY_LATENT: apart,
+    }
