@@ -65,6 +65,16 @@ class Shape:
         """What its architecture says besides."""
 
     @property
+    def mlp(self) -> int:
+        """Of layers without experts."""
+        return self.inner
+
+    @property
+    def value_dim(self) -> int:
+        """As files say it."""
+        return self.head_dim
+
+    @property
     def rotated(self) -> int:
         """Dimensions of a head that are rotated."""
         return self.head_dim
@@ -147,11 +157,11 @@ def write_random_gguf(path: Path, mix: str, shape: Shape) -> None:
     writer.add_context_length(8192)
     writer.add_embedding_length(shape.hidden)
     writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.inner)
+    writer.add_feed_forward_length(shape.mlp)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads_of_layers)
     writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
+    writer.add_value_length(shape.value_dim)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500000.0)
     writer.add_rope_dimension_count(shape.rotated)
@@ -174,7 +184,8 @@ def write_random_gguf(path: Path, mix: str, shape: Shape) -> None:
         elif name == "ffn_gate_inp":
             writer.add_tensor(stored, rng.standard_normal(dims, np.float32) * SIZE)
         else:
-            kind = MIXES[mix](shape, name, layer)
+            # K-quants take rows of whole 256
+            kind = "Q8_0" if dims[-1] % 256 else MIXES[mix](shape, name, layer)
             blocks = random_blocks(rng, kind, dims, SIZE)
             writer.add_tensor(stored, blocks, raw_dtype=gguf.GGMLQuantizationType[kind])
     writer.write_header_to_file()

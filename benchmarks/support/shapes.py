@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.support.latent_shapes import LatentShape
 from benchmarks.support.random_gguf import Shape
 from benchmarks.support.recurrent_shapes import ConvolutionShape, DeltaShape
 
@@ -47,6 +48,26 @@ SHAPES = {
         *(2048, 8192, 16, 32, 8, 64, 32000),
         {"attn_q_norm": 64, "attn_k_norm": 64},
         interval=3,
+    ),
+    "youtu_2b": LatentShape(
+        "a Youtu of 2B",
+        "deepseek2",
+        *(2048, 6144, 32, 16, 1, 576, 32000),
+        query_rank=1536,
+        plain=128,
+        value=128,
+    ),
+    "glm_4_7_flash": LatentShape(
+        "6 of 47 layers of GLM 4.7 Flash",
+        "deepseek2",
+        *(2048, 1536, 6, 20, 1, 576, 32000),
+        experts=64,
+        per_token=4,
+        tied=False,
+        query_rank=768,
+        plain=192,
+        value=256,
+        dense=10240,
     ),
 }
 """All but the Gemma have smaller vocabularies than the real ones."""

@@ -73,8 +73,8 @@ class LatentAttention:
 
     ``rank``: dims of the latent. A head has ``plain_dim`` dims of Q and K without rotary positions, ``rotary_dim`` dims
     with them, of which all heads share the key's, and ``value_dim`` of V. ``query_rank``: of the latent that Q is made
-    of; None where it is made of the hidden state. ``by_latent``: what makes K of a latent is stored input by input, as
-    in GGUF files.
+    of; None where it is made of the hidden state. ``biased``: what makes latents has biases. ``by_latent``: what makes
+    K of a latent is stored input by input, as in GGUF files.
 
     The cache has latent and shared key in the place of K and V (§2.1.2), so that attention is of one KV head of
     ``rank + rotary_dim`` dims.
@@ -85,6 +85,7 @@ class LatentAttention:
     plain_dim: int
     rotary_dim: int
     value_dim: int
+    biased: bool = False
     by_latent: bool = False
 
     @property

@@ -117,7 +117,7 @@ class GGUFWeights:
         if len(shape) == 1 and tensor.kind not in ("F32", *_HALF_TYPES):
             rows = 1
         stored = stored.reshape(rows, -1)
-        if row.gguf_packing is not None:
+        if self._table.gguf_packing(name) is not None:
             part = self._table.gguf_rows(name)
             # numbers one by one name copies
             stored = stored[part.start : part.stop] if isinstance(part, range) else stored[list(part)]

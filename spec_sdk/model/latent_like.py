@@ -5,7 +5,7 @@ tell of it (DeepSeek-V2, arXiv:2405.04434, §2.1).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,9 @@ from spec_sdk.model.llama_like import gain, linear, read_llama_like
 from spec_sdk.model.rope_fields import SPELLINGS
 from spec_sdk.model.weight_table import (
     CACHED,
+    KEY_COLUMNS,
+    KEY_ROWS,
     LATENT,
-    LATENT_KEYS,
     LATENT_QUERIES,
     MODEL,
     PLAIN,
@@ -38,58 +39,54 @@ _HF, _GGUF = "model.layers.{layer}.self_attn", "blk.{layer}.attn"
 
 
 def latent_attention() -> tuple[Weight, ...]:
-    """The attention sub-layer: its norm, Q or its latent, latents, what makes K and V of them, and output."""
+    """The attention sub-layer: its norm, Q or its latent, latents, what makes K and V of them, and output.
+
+    Checkpoints have what makes K and V in one matrix, head by head, and so have GGUF files of 2024.
+    """
     heights = PLAIN_KEYS, VALUES
     key, value = (Packing(f"{_HF}.kv_b_proj.weight", heights, part, groups=QUERY_HEADS) for part in (0, 1))
-    key_gguf, value_gguf = (replace(each, name=f"{_GGUF}_kv_b.weight") for each in (key, value))
-    value_row = Weight(
-        "latent_value",
-        f"{_HF}.v_b_proj.weight",
-        f"{_GGUF}_v_b.weight",
-        (VALUES, LATENT),
-        packings=(value,),
-        present=_by_token,
-        gguf_packing=value_gguf,
-    )
+    key_gguf, value_gguf = (replace(each, name=f"{_GGUF}_kv_b.weight", present=_by_token) for each in (key, value))
     return (
         gain("input_norm", "model.layers.{layer}.input_layernorm", f"{_GGUF}_norm"),
-        Weight(
-            "q",
-            f"{_HF}.q_proj.weight",
-            f"{_GGUF}_q.weight",
-            (LATENT_QUERIES, MODEL),
-            present=lambda c: not _has_query(c),
-        ),
-        *(
-            replace(row, present=_both(row.present, _has_query))
-            for row in (
-                *linear("query_down", f"{_HF}.q_a_proj", f"{_GGUF}_q_a", (QUERY_LATENT, MODEL), QUERY_LATENT, _biased),
-                gain("query_norm", f"{_HF}.q_a_layernorm", f"{_GGUF}_q_a_norm", QUERY_LATENT),
-                Weight("query_up", f"{_HF}.q_b_proj.weight", f"{_GGUF}_q_b.weight", (LATENT_QUERIES, QUERY_LATENT)),
-            )
-        ),
+        Weight("q", f"{_HF}.q_proj.weight", f"{_GGUF}_q.weight", (LATENT_QUERIES, MODEL), present=_has_no_query),
+        *_queries_of_latents(),
         *linear("latent", f"{_HF}.kv_a_proj_with_mqa", f"{_GGUF}_kv_a_mqa", (CACHED, MODEL), CACHED, _biased),
         gain("latent_norm", f"{_HF}.kv_a_layernorm", f"{_GGUF}_kv_a_norm", LATENT),
         Weight(
             "latent_key",
             f"{_HF}.k_b_proj.weight",
-            f"{_GGUF}_kv_b.weight",
-            (PLAIN_KEYS, LATENT),
-            packings=(key,),
-            present=_by_token,
-            gguf_packing=key_gguf,
-        ),
-        value_row,
-        Weight(
-            "latent_key_by_latent",
-            f"{_HF}.k_b_proj.weight",
             f"{_GGUF}_k_b.weight",
-            (LATENT_KEYS, PLAIN),
-            present=_by_latent,
+            (KEY_ROWS, KEY_COLUMNS),
+            packings=(key,),
+            gguf_packing=key_gguf,
             gguf_shape=(QUERY_HEADS, LATENT, PLAIN),
         ),
-        replace(value_row, present=_by_latent, gguf_packing=None, gguf_shape=(QUERY_HEADS, VALUE, LATENT)),
+        Weight(
+            "latent_value",
+            f"{_HF}.v_b_proj.weight",
+            f"{_GGUF}_v_b.weight",
+            (VALUES, LATENT),
+            packings=(value,),
+            gguf_packing=value_gguf,
+            gguf_shape=(QUERY_HEADS, VALUE, LATENT),
+        ),
         *linear("o", f"{_HF}.o_proj", f"{_GGUF}_output", (MODEL, VALUES), VALUES, lambda config: config.o_bias),
+    )
+
+
+def _queries_of_latents() -> tuple[Weight, ...]:
+    down, bias = linear("query_down", f"{_HF}.q_a_proj", f"{_GGUF}_q_a", (QUERY_LATENT, MODEL), QUERY_LATENT, _biased)
+    return (
+        replace(down, present=_has_query),
+        replace(bias, present=lambda config: _has_query(config) and _biased(config)),
+        gain("query_norm", f"{_HF}.q_a_layernorm", f"{_GGUF}_q_a_norm", QUERY_LATENT, _has_query),
+        Weight(
+            "query_up",
+            f"{_HF}.q_b_proj.weight",
+            f"{_GGUF}_q_b.weight",
+            (LATENT_QUERIES, QUERY_LATENT),
+            present=_has_query,
+        ),
     )
 
 
@@ -97,20 +94,16 @@ def _has_query(config: ModelConfig) -> bool:
     return config.latent is not None and config.latent.query_rank is not None
 
 
-def _by_latent(config: ModelConfig) -> bool:
-    return config.latent is not None and config.latent.by_latent
+def _has_no_query(config: ModelConfig) -> bool:
+    return not _has_query(config)
 
 
 def _by_token(config: ModelConfig) -> bool:
-    return not _by_latent(config)
+    return config.latent is not None and not config.latent.by_latent
 
 
 def _biased(config: ModelConfig) -> bool:
-    return config.qkv_bias
-
-
-def _both(first: Callable[[ModelConfig], bool], second: Callable[[ModelConfig], bool]) -> Callable[[ModelConfig], bool]:
-    return lambda config: first(config) and second(config)
+    return config.latent is not None and config.latent.biased
 
 
 def read_latent_like(
@@ -137,11 +130,11 @@ def read_latent_like(
         plain_dim=fields.size("qk_nope_head_dim", plain),
         rotary_dim=fields.size("qk_rope_head_dim", rotary),
         value_dim=fields.size("v_head_dim", value),
+        biased=fields.flag("attention_bias", False),
         by_latent=fields.flag(BY_LATENT, False),
     )
     if latent.rotary_dim % 2:
         raise UserError(f"{fields.where}: qk_rope_head_dim is {latent.rotary_dim}, rotary positions need an even one")
-    bias = fields.flag("attention_bias", False)
     # what config.json says of heads means nothing here, and differs between releases
     unread = ("head_dim", "num_key_value_heads")
     plain_fields = Fields({key: given for key, given in fields.values.items() if key not in unread}, fields.where)
@@ -149,8 +142,7 @@ def read_latent_like(
         plain_fields,
         kv_heads=1,
         head_dim=latent.rotary_dim,
-        qkv_bias=bias,
-        o_bias=bias,
+        o_bias=latent.biased,
         tied=tied,
         epsilon=epsilon,
         experts=experts,

@@ -17,7 +17,7 @@ def latent_parts(
 ) -> tuple[Projection, LatentProjections, Projection]:
     """What makes Q or its latent, the rest, and the output projection of a layer."""
     if latent.by_latent:
-        keys = _of_heads(config.num_heads, weights, layer, "latent_key_by_latent")
+        keys = _of_heads(config.num_heads, weights, layer, "latent_key")
     else:
         key_HPR = weights.read("latent_key", layer).view(config.num_heads, latent.plain_dim, latent.rank)
         keys = weights.ops.projections(key_HPR.transpose(1, 2).contiguous())

@@ -15,10 +15,9 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
     A prediction combines parts of the whole prefix under the usual scale; a window leaves little to save anyway.
     """
     specs = [config.layer_kind(layer).attention for layer in range(layers)]
+    all_are_others = config.attention_sinks or config.attention_gate or config.latent is not None
     others = [
-        layer
-        for layer, spec in enumerate(specs)
-        if spec != PLAIN or config.attention_sinks or config.attention_gate or config.is_recurrent(layer)
+        layer for layer, spec in enumerate(specs) if spec != PLAIN or all_are_others or config.is_recurrent(layer)
     ]
     refused = next((layer for layer in chosen if layer in others), None)
     if refused is not None:
@@ -34,6 +33,8 @@ def _peculiarity(config: ModelConfig, layer: int) -> str:
     spec = config.layer_kind(layer).attention
     if config.is_recurrent(layer):
         return "a state in the place of attention"
+    if config.latent is not None:
+        return "attention to latents"
     if config.attention_gate:
         return "attention with an output gate"
     if config.attention_sinks:

@@ -44,11 +44,17 @@ CACHED = Dim("cached", lambda config: config.latent.width if config.latent else 
 LATENT_QUERIES = Dim("queries", lambda config: config.num_heads * config.latent.head_dim if config.latent else 0)
 PLAIN = Dim("plain", lambda config: config.latent.plain_dim if config.latent else 0)
 PLAIN_KEYS = Dim("plain keys", lambda config: config.num_heads * PLAIN.of(config))
+KEY_ROWS = Dim("rows of keys", lambda config: config.num_heads * (LATENT if _by_latent(config) else PLAIN).of(config))
+KEY_COLUMNS = Dim("columns of keys", lambda config: (PLAIN if _by_latent(config) else LATENT).of(config))
+"""What makes keys of latents."""
 VALUE = Dim("value", lambda config: config.latent.value_dim if config.latent else 0)
 VALUES = Dim("values", lambda config: config.num_heads * VALUE.of(config))
-LATENT_KEYS = Dim("latent keys", lambda config: config.num_heads * LATENT.of(config))
 ONE = Dim("one", lambda config: 1)
 """llama.cpp's converter leaves it out."""
+
+
+def _by_latent(config: ModelConfig) -> bool:
+    return config.latent is not None and config.latent.by_latent
 
 
 def always(config: ModelConfig) -> bool:
@@ -93,7 +99,8 @@ class Packing:
     Without heights it has the tensor to itself. All experts of a layer are one tensor, expert first. ``interleaved``:
     rows of the parts, of one height, take turns; ``groups``: the tensor is so many groups, one below the other, each of
     which has as many rows of every part; ``transposed``: they are columns there. ``published``: whether the family's
-    checkpoints have it there, or only some that transformers 5 wrote.
+    checkpoints have it there, or only some that transformers 5 wrote. ``present``: whether files of a model of this
+    configuration have it there.
     """
 
     name: str
@@ -103,6 +110,7 @@ class Packing:
     interleaved: bool = False
     groups: Dim | None = None
     transposed: bool = False
+    present: Callable[[ModelConfig], bool] = always
 
 
 @dataclass(frozen=True)
@@ -225,12 +233,20 @@ class WeightTable:
     def gguf_name(self, name: str) -> str:
         """A Hugging Face name's in GGUF files. Raises KeyError for a name that the model does not have."""
         row, layer, _ = self._entries[name]
-        return (row.gguf_packing.name if row.gguf_packing else row.gguf).format(layer=layer)
+        packing = self.gguf_packing(name)
+        return (packing.name if packing else row.gguf).format(layer=layer)
+
+    def gguf_packing(self, name: str) -> Packing | None:
+        """Where GGUF files have a Hugging Face name's tensor among others; None where they have it alone.
+
+        Raises KeyError for a name that the model does not have.
+        """
+        packing = self._entries[name].row.gguf_packing
+        return packing if packing is not None and packing.present(self._config) else None
 
     def gguf_rows(self, name: str) -> Rows:
         """Which rows of that tensor a Hugging Face name is. Raises KeyError for a name that the model does not have."""
-        row = self._entries[name].row
-        return self.rows_within(row, row.gguf_packing)
+        return self.rows_within(self._entries[name].row, self.gguf_packing(name))
 
     def rows_within(self, row: Weight, packing: Packing | None) -> Rows:
         """Which rows of the tensor that ``packing`` names are this one, or of its own: a range unless they lie in
@@ -262,15 +278,16 @@ class WeightTable:
         return {
             self.gguf_name(name): (
                 *((experts,) if row.per_expert else ()),
-                *self._gguf_shape(row),
+                *self._gguf_shape(row, self.gguf_packing(name)),
             )
             for name, (row, _, _) in self._entries.items()
         }
 
-    def _gguf_shape(self, row: Weight) -> Shape:
+    def _gguf_shape(self, row: Weight, packing: Packing | None) -> Shape:
         """Of one expert, if it is one of each. A reader of these files leaves out dimensions of 1 that come first."""
-        shape = self._packed_shape(row.gguf_packing, row.gguf_shape or [dim for dim in row.shape if dim is not ONE])
-        return shape[1:] if row.gguf_shape and shape[0] == 1 else shape
+        own = () if packing else row.gguf_shape
+        shape = self._packed_shape(packing, own or [dim for dim in row.shape if dim is not ONE])
+        return shape[1:] if own and shape[0] == 1 else shape
 
     def packed(self, name: str) -> list[Within]:
         """The tensors that may hold a Hugging Face name's in its place. Raises KeyError for a name that the model does

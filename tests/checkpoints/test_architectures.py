@@ -76,9 +76,21 @@ def test_every_architecture_is_there_once() -> None:
         "whisper",
     ]
     recurrent = ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"]
+    latents = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "youtu"]
     nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "dots1", "phi3", "seed_oss", "smollm3"]
     assert sorted(model_types) == sorted(
-        [*gemmas, *moes, *others, *nearly_llamas, *norms_after, *recurrent, "olmo3", "glm", "granitemoehybrid"]
+        [
+            *gemmas,
+            *moes,
+            *others,
+            *nearly_llamas,
+            *norms_after,
+            *recurrent,
+            "olmo3",
+            "glm",
+            "granitemoehybrid",
+            *latents,
+        ]
     )
     # Mixtral is a llama there
     gguf_moes = ["qwen2moe", "qwen3moe", "ernie4_5-moe", "glm4moe"]
@@ -86,7 +98,7 @@ def test_every_architecture_is_there_once() -> None:
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
     assert ggufs == sorted(
         [
-            *("gpt-oss", "llama", "mistral", "mistral3", "qwen2", "qwen3"),
+            *("deepseek2", "gpt-oss", "llama", "mistral", "mistral3", "qwen2", "qwen3"),
             *gemmas,
             *nearly_llamas,
             *norms_after,
@@ -258,6 +270,6 @@ def test_a_new_family_is_among_the_names_suggested(tmp_path: Path) -> None:
 
 
 def test_without_its_file_there_is_no_such_family() -> None:
-    known = "dots1, .*llama, mimo, ministral3, mistral, mistral3, mixtral, olmo2, olmo3, olmoe, phi3, qwen2, qwen2_moe"
+    known = "deepseek_v2, .*llama, mimo, ministral3, mistral, mistral3, mixtral, olmo2, olmo3, olmoe, phi3, qwen2, "
     with pytest.raises(UserError, match=rf"unsupported architecture 'toylm', did you mean .*\(supported: {known}"):
         read_config({"model_type": "toylm"}, "config.json")

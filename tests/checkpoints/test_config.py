@@ -40,8 +40,13 @@ def test_agrees_with_transformers(name: str) -> None:
     theirs = CONFIG_MAPPING[model_type](**{**SHAPE, **differences})
     ours = read_config(theirs.to_dict(), "config.json")
     assert ours.architecture == model_type
-    assert ours.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
-    assert (ours.num_heads, ours.num_kv_heads) == (theirs.num_attention_heads, theirs.num_key_value_heads)
+    head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
+    if ours.latent is None:
+        assert (ours.head_dim, ours.num_kv_heads) == (head_dim, theirs.num_key_value_heads)
+    else:
+        assert (ours.latent.rotary_dim, ours.latent.value_dim) == (theirs.qk_rope_head_dim, theirs.v_head_dim)
+        assert ours.head_dim == theirs.kv_lora_rank + theirs.qk_rope_head_dim
+    assert ours.num_heads == theirs.num_attention_heads
     assert ours.tie_embeddings == theirs.tie_word_embeddings
     assert ours.max_context == theirs.max_position_embeddings
     assert_layers_agree(ours, theirs)
@@ -297,7 +302,7 @@ def test_end_tokens_may_be_several() -> None:
     ("changes", "message"),
     [
         ({"model_type": "qwen2_vl"}, "unsupported architecture 'qwen2_vl', did you mean 'qwen2"),
-        ({"model_type": "deepseek_v3"}, "unsupported architecture 'deepseek_v3'"),
+        ({"model_type": "longcat_flash"}, "unsupported architecture 'longcat_flash'"),
         ({"model_type": "bert"}, f"unsupported architecture 'bert'; there are: {', '.join(KNOWN)}"),
         ({"model_type": "gemma2", "hidden_activation": "silu"}, "unsupported activation 'silu'"),
         ({"model_type": "gemma", "hidden_act": "relu"}, "unsupported activation 'relu'"),

@@ -137,7 +137,9 @@ def own_module(directory: Path, family: str) -> Path:
         write_checkpoint(directory, "smollm", 3)
         return add_module(directory, "deepseek")
     if family == "glm":
-        return glm_with_module(directory)
+        return with_last_layer_as_module(directory, "glm4_moe")
+    if family == "latents":
+        return with_last_layer_as_module(directory, "deepseek_v3")
     write_checkpoint(directory, "qwen2", 3)
     add_module(directory, "mimo", bias=True)
     config = json.loads((directory / "config.json").read_text())
@@ -145,12 +147,13 @@ def own_module(directory: Path, family: str) -> Path:
     return directory
 
 
-def glm_with_module(directory: Path) -> Path:
+def with_last_layer_as_module(directory: Path, family: str) -> Path:
     """One more layer, with experts as the others have, and what joins it to the model."""
     layers, module = 3, "model.layers.3"
-    write_checkpoint(directory, "glm4_moe", 3, num_hidden_layers=layers + 1)
+    write_checkpoint(directory, family, 3, num_hidden_layers=layers + 1)
     path, said = directory / "model.safetensors", directory / "config.json"
-    joining = {name: of for name, of in mtp_tensors("deepseek", seed=3).items() if ".mlp." not in name}
+    known = mtp_tensors("deepseek", seed=3)
+    joining = {name: of for name, of in known.items() if ".mlp." not in name and ".self_attn." not in name}
     stored = load_file(path)
     renamed = {name.replace(NAMES["deepseek"]["layer"], module): tensor for name, tensor in joining.items()}
     save_file(renamed | stored, path, metadata={"format": "pt"})
@@ -159,7 +162,9 @@ def glm_with_module(directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("family", "sampling"), [("deepseek", "sampling.temperature=0.8"), ("mimo", ""), ("glm", "")])
+@pytest.mark.parametrize(
+    ("family", "sampling"), [("deepseek", "sampling.temperature=0.8"), ("mimo", ""), ("glm", ""), ("latents", "")]
+)
 def test_the_targets_own_module(family: str, sampling: str, tmp_path: Path) -> None:
     target, said = own_module(tmp_path / "target", family), [sampling] if sampling else []
     pipeline = pipeline_of(target, "pipeline=mtp_chain", *said)

@@ -37,6 +37,7 @@ from tests.mutants.gpu_graphs import GPU_GRAPHS
 from tests.mutants.growth import GROWTH
 from tests.mutants.hydra import HYDRA
 from tests.mutants.interleaved import INTERLEAVED
+from tests.mutants.latents import LATENTS
 from tests.mutants.layer_kinds import LAYER_KINDS
 from tests.mutants.lookups import LOOKUPS
 from tests.mutants.medusa import MEDUSA
@@ -94,6 +95,7 @@ LISTS = (
     FAMILIES,
     NEARLY_LLAMAS,
     RECURRENT_CHECKPOINTS,
+    LATENTS,
     CHECKPOINTS,
     SPEECH,
     API,

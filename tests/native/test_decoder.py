@@ -123,7 +123,8 @@ def test_blocks_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
         running = Session(TorchExecutor(decoder, ops))
         running.prefill(0, TOKENS[:20])
         logits.append(running.score([0], [TokenTree.chain(TOKENS[20], TOKENS[21:30])])[0].logits_NV.float())
-    limit = 1e-5 if dtype == torch.float32 else 0.04
+    # in bfloat16 the experts of a row may be others
+    limit = 1e-5 if dtype == torch.float32 else 0.1 if name.startswith("deepseek") else 0.04
     assert (logits[0] - logits[1]).abs().max() <= limit * logits[1].abs().max()
 
 

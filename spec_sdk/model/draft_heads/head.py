@@ -51,9 +51,9 @@ STAGES_OF_BLOCK = (
 )
 
 
-def has_plain_block(head: Decoder) -> bool:
-    """Whether a head's block is a decoder's, stage by stage, but for what its attention is given."""
-    return all(getattr(type(head), stage) is getattr(Decoder, stage) for stage in STAGES_OF_BLOCK)
+def has_plain_block(head: Decoder, of: type[Decoder] = Decoder) -> bool:
+    """Whether a head's block is that ``of`` a decoder, stage by stage, but for what its attention is given."""
+    return all(getattr(type(head), stage) is getattr(of, stage) for stage in STAGES_OF_BLOCK)
 
 
 class DraftHead(Decoder, ABC):

@@ -18,6 +18,7 @@ from spec_sdk.model.decoder import ForwardPass
 from spec_sdk.model.draft_heads.head import DraftHead, HeadParts, fed_features
 from spec_sdk.model.gated_attention import GatedAttention
 from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.latent_attention import LatentDecoder
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection
@@ -80,6 +81,10 @@ class MtpHead(DraftHead):
         state_BNM = self._norm(fed_features(inputs), self._state_norm_M)
         pair = (state_BNM, embedded_BNM) if self.variant.state_first else (embedded_BNM, state_BNM)
         return self.joining(torch.cat(pair, dim=-1)), work
+
+
+class LatentMtpHead(MtpHead, LatentDecoder):
+    """A module whose layer attends to latents."""
 
 
 class GatedMtpHead(MtpHead, GatedAttention):

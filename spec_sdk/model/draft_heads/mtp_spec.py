@@ -20,8 +20,9 @@ from spec_sdk.model.draft_heads.head_choices import HeadChoices
 from spec_sdk.model.draft_heads.head_files import HeadTensors
 from spec_sdk.model.draft_heads.head_spec import DraftHeadSpec
 from spec_sdk.model.draft_heads.head_weights import LAYER, HeadWeights
-from spec_sdk.model.draft_heads.mtp import GatedMtpHead, MtpHead, MtpVariant
+from spec_sdk.model.draft_heads.mtp import GatedMtpHead, LatentMtpHead, MtpHead, MtpVariant
 from spec_sdk.model.load_decoder import load_blocks
+from spec_sdk.model.packed_weights import packed_in, part_of
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.text_settings import TEXTS_OF
 from spec_sdk.model.weight_table import Shape
@@ -69,9 +70,13 @@ class MtpSpec(DraftHeadSpec):
             "input_proj.weight": (M, 2 * M),
             **{f"{part}_layernorm.weight": (M,) for part in ("token", "hidden", "final")},
         }
-        layer = _MODEL + LAYER
-        of_model = weights_of(self.config).shapes
-        required |= {name.removeprefix(_MODEL): of_model[name] for name in of_model if name.startswith(f"{layer}.")}
+        table = weights_of(self.config)
+        for name, shape in table.shapes.items():
+            if name.startswith(f"{_MODEL}{LAYER}."):
+                # matrices of one input are published as one
+                stored = next((each for each in table.packed(name) if each.packing.published), None)
+                name, shape = (name, shape) if stored is None else (stored.name, stored.shape)
+                required[name.removeprefix(_MODEL)] = shape
         return required, {"embed_tokens.weight": (V, M), "lm_head.weight": (V, M)}
 
     def blocks(self, weights: HeadWeights) -> tuple[BlockWeights, ...]:
@@ -83,6 +88,8 @@ class MtpSpec(DraftHeadSpec):
         less = 1.0 if weights_of(self.config).row("final_norm").gain_minus_one else 0.0
         token, hidden, final = (f"{name}_layernorm.weight" for name in ("token", "hidden", "final"))
         kind = GatedMtpHead if self.config.attention_gate else MtpHead
+        if self.config.latent is not None:
+            kind = LatentMtpHead
         return kind(
             parts,
             weights.projection("input_proj"),
@@ -99,10 +106,16 @@ class _OneLayer(TensorSource):
 
     def __init__(self, tensors: HeadTensors, config: ModelConfig) -> None:
         self.config = config
-        self._tensors = tensors
+        self._tensors, self._table = tensors, weights_of(config)
+        self._there = frozenset(_MODEL + name for name in tensors.names if name.startswith(f"{LAYER}."))
+        self._packed = packed_in(self._there, self._table)
 
     def names(self) -> frozenset[str]:
-        return frozenset(_MODEL + name for name in self._tensors.names if name.startswith(f"{LAYER}."))
+        return self._there | self._packed.keys()
 
     def tensor(self, name: str) -> torch.Tensor:
-        return self._tensors.tensor(name.removeprefix(_MODEL))
+        within = self._packed.get(name)
+        if within is None:
+            return self._tensors.tensor(name.removeprefix(_MODEL))
+        stored = self._tensors.tensor(within.name.removeprefix(_MODEL))
+        return part_of(stored, name, within.packing, self._table)

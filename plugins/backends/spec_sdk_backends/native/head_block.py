@@ -10,6 +10,7 @@ import torch
 from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.draft_heads.eagle3 import Eagle3Head
 from spec_sdk.model.draft_heads.head import DraftHead, HeadPass, has_plain_block
+from spec_sdk.model.latent_attention import LatentDecoder
 from spec_sdk_backends.native.attention import MOST_ROWS, reads_in_place
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import PassRotations, block_of, run_blocks, shape_of, unknown_stages
@@ -19,7 +20,7 @@ from spec_sdk_backends.native.structures import Cache, Pass
 def native_head_block(head: DraftHead) -> NativeHeadBlock | None:
     """None for a head with parts or stages that the kernels lack."""
     known = type(head).attention_input in (Decoder.attention_input, Eagle3Head.attention_input)
-    if not (known and has_plain_block(head)):
+    if not (known and has_plain_block(head, LatentDecoder if isinstance(head, LatentDecoder) else Decoder)):
         return None
     return NativeHeadBlock(head) if unknown_stages(head) is None else None
 
