@@ -12,12 +12,13 @@ import torch
 
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.decoder import Decoder
+from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.runners.layer_parallel import LayerParallelRunner
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TreeBuilder
-from tests.support.tiny_decoder import tiny_decoder
+from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 
 pytest.importorskip("triton")
 
@@ -85,4 +86,14 @@ def test_every_kind_of_pass(grouped: bool, passes: Callable[[Ops, BlockRunner | 
     definition = LayerParallelRunner.of(groups, fused=False) if grouped else None
     for given, expected in zip(passes(TritonOps(), runner), passes(Ops(), definition), strict=True):
         assert expected.std() > 1e-3, "logits that are all alike would hide a wrong mask"
+        torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [32, 512])
+def test_attention_to_latents(rank: int) -> None:
+    """Heads of more than 256 dims are left to torch, beside requests of other lengths."""
+    sizes = {"kv_lora_rank": rank, "num_hidden_layers": 2}
+    decoder = load_decoder(ModelTensors("youtu", 0, **sizes), torch.device("cpu"), torch.float32)
+    for given, expected in zip(together(TritonOps(), None, decoder), together(Ops(), None, decoder), strict=True):
+        assert expected.std() > 1e-3
         torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-4)
