@@ -18,10 +18,10 @@ COUNTED_AS = "n_routed_experts"
 """What config.json calls their number."""
 
 
-def deepseek_experts() -> tuple[Weight, ...]:
-    """Router with its correction, experts and the shared one."""
+def deepseek_experts(published_as_one: bool = False) -> tuple[Weight, ...]:
+    """Router with its correction, experts and the shared one. ``published_as_one``: as :func:`experts` has it."""
     return (
-        *experts("mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *experts("mlp", "gate_proj", "up_proj", "down_proj", published_as_one),
         correction("model.layers.{layer}.mlp.gate.e_score_correction_bias"),
         *shared_expert("shared_experts"),
     )

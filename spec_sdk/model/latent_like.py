@@ -15,7 +15,7 @@ from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import gain, linear, read_llama_like
-from spec_sdk.model.rope_fields import SPELLINGS
+from spec_sdk.model.rope_fields import PARTIAL, SPELLINGS, TEMPERATURE, before_queries_grow
 from spec_sdk.model.weight_table import (
     CACHED,
     KEY_COLUMNS,
@@ -122,7 +122,8 @@ def read_latent_like(
     """The configuration of a model that attends to latents; what is given is what transformers takes where config.json
     does not say. Raises UserError for what the decoder does not compute and for impossible values.
 
-    YaRN's ``mscale_all_dim`` also scales the scores, by its square.
+    YaRN's ``mscale_all_dim`` also scales the scores, by its square. Where queries grow, texts are no longer than they
+    do not.
     """
     latent = LatentAttention(
         rank=fields.size("kv_lora_rank", rank),
@@ -135,11 +136,8 @@ def read_latent_like(
     )
     if latent.rotary_dim % 2:
         raise UserError(f"{fields.where}: qk_rope_head_dim is {latent.rotary_dim}, rotary positions need an even one")
-    # what config.json says of heads means nothing here, and differs between releases
-    unread = ("head_dim", "num_key_value_heads")
-    plain_fields = Fields({key: given for key, given in fields.values.items() if key not in unread}, fields.where)
     config = read_llama_like(
-        plain_fields,
+        _without_heads(fields),
         kv_heads=1,
         head_dim=latent.rotary_dim,
         o_bias=latent.biased,
@@ -150,8 +148,22 @@ def read_latent_like(
         computes=computes,
     )
     return replace(
-        config, head_dim=latent.width, latent=latent, attention_scale=latent.head_dim**-0.5 * _temperature(fields) ** 2
+        config,
+        head_dim=latent.width,
+        latent=latent,
+        attention_scale=latent.head_dim**-0.5 * _temperature(fields) ** 2,
+        max_context=before_queries_grow(fields, config.max_context),
     )
+
+
+def _without_heads(fields: Fields) -> Fields:
+    """What config.json says of heads means nothing here, and differs between releases."""
+    unread = ("head_dim", "num_key_value_heads", PARTIAL)
+    kept = {key: given for key, given in fields.values.items() if key not in unread}
+    for spelling in SPELLINGS:
+        if isinstance(rope := kept.get(spelling), dict):
+            kept[spelling] = {key: given for key, given in rope.items() if key != PARTIAL}
+    return Fields(kept, fields.where)
 
 
 def _temperature(fields: Fields) -> float:
@@ -176,12 +188,12 @@ def gguf_latent_like(gguf: GGUFFile, architecture: str) -> dict[str, Any]:
     def key(name: str) -> str:
         return f"{architecture}.{name}"
 
-    if meta.number(key("attention.temperature_scale"), 0.0):
-        raise UserError(f"{gguf.where}: queries that grow ({key('attention.temperature_scale')}) are not supported")
     rotary, rope = meta.size(key("rope.dimension_count")), config["rope_parameters"]
     # the converter writes a tenth of it
     if weight := 10 * meta.number(key("rope.scaling.yarn_log_multiplier"), 0.0):
         rope |= {"mscale": weight, "mscale_all_dim": weight}
+    if growth := meta.number(key("attention.temperature_scale"), 0.0):
+        rope |= {TEMPERATURE: growth}
     # files of 2024 have what makes K and V of latents in one tensor, and sizes of heads under the usual keys
     apart = "blk.0.attn_k_b.weight" in gguf.tensors
     suffix = "_mla" if apart else ""

@@ -30,14 +30,14 @@ _GATING: dict[Scoring, int] = {"softmax": 1, "sigmoid": 2}
 """llama.cpp's numbers of them."""
 
 
-def experts(module: str, gate: str, up: str, down: str) -> tuple[Weight, ...]:
+def experts(module: str, gate: str, up: str, down: str, published_as_one: bool = False) -> tuple[Weight, ...]:
     """Router and experts. ``module`` is what a layer calls the mixture, the others what an expert calls its parts.
 
     transformers 5 keeps all experts of a layer in one tensor; it writes checkpoints so when told not to write them in
-    their original format.
+    their original format. ``published_as_one``: the family's are published so.
     """
     own, later = f"{_LAYER}.{module}", f"{_LAYER}.mlp"
-    joined = _AllExperts(f"{later}.experts.gate_up_proj", f"{later}.experts.down_proj", published=False)
+    joined = _AllExperts(f"{later}.experts.gate_up_proj", f"{later}.experts.down_proj", published_as_one)
     return (
         _router(f"{own}.gate.weight", f"{later}.gate.weight"),
         *_experts(own, gate, up, down, [joined]),

@@ -14,7 +14,9 @@ SPELLINGS = ("rope_scaling", "rope_parameters")
 """Where a config.json has the scaling; of both, transformers takes the first."""
 
 
-_PARTIAL = "partial_rotary_factor"
+PARTIAL = "partial_rotary_factor"
+TEMPERATURE = "llama_4_scaling_beta"
+"""By how much queries grow with positions beyond the context that a model was first trained for."""
 
 
 def with_rope(fields: Fields, default: Mapping[str, Any]) -> Fields:
@@ -31,15 +33,23 @@ def rotated_dims(fields: Fields, head_dim: int, default: float | None = None) ->
     families whose are not. Raises UserError for partial ones among these, and for dimensions that are no pairs.
     """
     section = _section(fields)
-    factor = fields.positive(_PARTIAL, default or 1.0)
-    factor = factor if section is None else section.positive(_PARTIAL, factor)
+    factor = fields.positive(PARTIAL, default or 1.0)
+    factor = factor if section is None else section.positive(PARTIAL, factor)
     if default is None and factor != 1.0:
-        raise UserError(f"{fields.where}: partial rotary positions ({_PARTIAL}) are not supported")
+        raise UserError(f"{fields.where}: partial rotary positions ({PARTIAL}) are not supported")
     # a quotient of two whole numbers, as GGUF files have it, may fall just short of one
     dims = int(head_dim * factor + 1e-6)
     if not 0 < dims <= head_dim or dims % 2:
-        raise UserError(f"{fields.where}: {_PARTIAL} {factor:g} rotates {dims} of a head's {head_dim} dimensions")
+        raise UserError(f"{fields.where}: {PARTIAL} {factor:g} rotates {dims} of a head's {head_dim} dimensions")
     return dims
+
+
+def before_queries_grow(fields: Fields, positions: int) -> int:
+    """``positions``, or as many as queries do not grow at (Llama 4's attention temperature, which is not computed)."""
+    rope = _section(fields)
+    if rope is None or rope.number(TEMPERATURE, 0.0) == 0.0:
+        return positions
+    return min(positions, rope.size("original_max_position_embeddings"))
 
 
 def _section(fields: Fields) -> Fields | None:

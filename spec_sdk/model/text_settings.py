@@ -7,7 +7,7 @@ from typing import Any
 
 TEXTS_OF = {
     "gemma3": ("gemma3_text",),
-    "mistral3": ("mistral", "ministral3"),
+    "mistral3": ("mistral", "ministral3", "mistral4"),
     "qwen3_5": ("qwen3_5_text",),
     "qwen3_5_moe": ("qwen3_5_moe_text",),
 }

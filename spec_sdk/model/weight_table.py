@@ -296,7 +296,11 @@ class WeightTable:
         row, layer, _ = self._entries[name]
         experts = (EXPERTS.of(self._config),) if row.per_expert else ()
         return [
-            Within(packing.name.format(layer=layer), (*experts, *self._packed_shape(packing, row.shape)), packing)
+            Within(
+                self._config.prefix + packing.name.format(layer=layer),
+                (*experts, *self._packed_shape(packing, row.shape)),
+                packing,
+            )
             for packing in row.packings
         ]
 

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from benchmarks.support.random_gguf import random_blocks
 from spec_sdk.model.architectures import read_config, weights_of
 from tests.checkpoints.gguf_latents import (
+    BY_PROBABILITY,
     LATENTS,
     WITH_EXPERTS,
     add_latents,
@@ -57,7 +58,7 @@ GGUF_ARCHITECTURE = {
     "lfm2_moe": "lfm2moe",
     "granitemoehybrid": "granitehybrid",
     **QWENS,
-    **dict.fromkeys(LATENTS, "deepseek2"),
+    **{name: "deepseek2" for name in LATENTS if name != "mistral4"},
 }
 """Where it is not the model type."""
 PERMUTED = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "mistral3")
@@ -305,7 +306,7 @@ def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_leading_dense_block_count(config.num_dense_layers)
         writer.add_expert_weights_scale(config.routed_scaling_factor)
     if config.model_type in DEEPSEEK_MIXTURES:
-        by_sigmoid = config.model_type != "deepseek_v2"
+        by_sigmoid = config.model_type not in BY_PROBABILITY
         gating = gguf.ExpertGatingFuncType
         writer.add_expert_gating_func(gating.SIGMOID if by_sigmoid else gating.SOFTMAX)
         writer.add_expert_shared_count(config.n_shared_experts)

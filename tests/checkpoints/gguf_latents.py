@@ -9,8 +9,10 @@ import numpy as np
 
 from spec_sdk.model.latent_like import BY_LATENT
 
-LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu")
+LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu")
 WITH_EXPERTS = LATENTS[:-1]
+BY_PROBABILITY = ("deepseek_v2", "mistral4")
+"""Whose experts are chosen so."""
 
 
 def add_latents(writer: gguf.GGUFWriter, config: Any, rope: dict[str, Any], apart: bool) -> None:
@@ -33,6 +35,9 @@ def add_latents(writer: gguf.GGUFWriter, config: Any, rope: dict[str, Any], apar
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    if config.model_type == "mistral4":
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+        writer.add_attn_temperature_length(rope["original_max_position_embeddings"])
     if config.model_type == "youtu":
         writer.add_leading_dense_block_count(config.num_hidden_layers)
         writer.add_expert_feed_forward_length(config.intermediate_size)

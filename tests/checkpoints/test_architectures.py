@@ -76,7 +76,7 @@ def test_every_architecture_is_there_once() -> None:
         "whisper",
     ]
     recurrent = ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"]
-    latents = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "youtu"]
+    latents = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "mistral4", "youtu"]
     nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "dots1", "phi3", "seed_oss", "smollm3"]
     assert sorted(model_types) == sorted(
         [
@@ -98,7 +98,7 @@ def test_every_architecture_is_there_once() -> None:
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
     assert ggufs == sorted(
         [
-            *("deepseek2", "gpt-oss", "llama", "mistral", "mistral3", "qwen2", "qwen3"),
+            *("deepseek2", "mistral4", "gpt-oss", "llama", "mistral", "mistral3", "qwen2", "qwen3"),
             *gemmas,
             *nearly_llamas,
             *norms_after,
@@ -270,6 +270,6 @@ def test_a_new_family_is_among_the_names_suggested(tmp_path: Path) -> None:
 
 
 def test_without_its_file_there_is_no_such_family() -> None:
-    known = "deepseek_v2, .*llama, mimo, ministral3, mistral, mistral3, mixtral, olmo2, olmo3, olmoe, phi3, qwen2, "
+    known = "deepseek_v2, .*llama, mimo, ministral3, mistral, mistral3, mistral4, mixtral, olmo2, olmo3, olmoe, phi3, "
     with pytest.raises(UserError, match=rf"unsupported architecture 'toylm', did you mean .*\(supported: {known}"):
         read_config({"model_type": "toylm"}, "config.json")

@@ -1,4 +1,4 @@
-"""GGUF files of models that attend to latents, all of which llama.cpp calls deepseek2."""
+"""GGUF files of models that attend to latents, most of which llama.cpp calls deepseek2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
 from spec_sdk.model.load_decoder import load_decoder
 from tests.checkpoints.gguf_files import write_gguf
-from tests.checkpoints.gguf_latents import LATENTS
+from tests.checkpoints.gguf_latents import BY_PROBABILITY, LATENTS
 from tests.checkpoints.test_gguf_families import TOKENS, dense_copy, logits_of
 from tests.support.tiny_checkpoints import DEEPSEEK_YARN, checkpoint_tensors
 
@@ -30,8 +30,11 @@ READ_AS = {"glm4_moe_lite": "deepseek_v3"}
 def written(path: Path, name: str, kind: str = "F32", **others: Any) -> PreTrainedModel:
     # the files have pairs side by side, and no biases
     read: dict[str, Any] = {"rope_interleave": True, "attention_bias": False, "first_k_dense_replace": 1}
-    if name == "deepseek_v2":
+    if name in BY_PROBABILITY:
         read |= {"n_group": 1, "topk_group": 1}
+    if name == "mistral4":
+        # what transformers finds the rotated part by
+        read |= {"head_dim": 48}
     if name == "deepseek_v3":
         # as published; a file says the second alone
         read |= {"rope_parameters": {**DEEPSEEK_YARN["rope_parameters"], "mscale": 0.9}}
@@ -87,7 +90,8 @@ def test_the_first_files_of_glm_4_7_flash_do_not_say_how_experts_are_scored(tmp_
     assert experts is not None and experts.corrected and experts.routing.scored_by == "sigmoid"
 
 
-def test_queries_that_grow_are_refused(tmp_path: Path) -> None:
-    written(tmp_path / "m.gguf", "youtu", customize=lambda writer: writer.add_attn_temperature_scale(0.1))
-    with pytest.raises(UserError, match="queries that grow .deepseek2.attention.temperature_scale. are not supported"):
-        open_checkpoint(str(tmp_path / "m.gguf"))
+def test_texts_are_no_longer_than_queries_do_not_grow(tmp_path: Path) -> None:
+    written(tmp_path / "m.gguf", "mistral4")
+    assert open_checkpoint(str(tmp_path / "m.gguf")).config.max_context == 512
+    written(tmp_path / "large.gguf", "deepseek_v3", customize=lambda writer: writer.add_attn_temperature_scale(0.1))
+    assert open_checkpoint(str(tmp_path / "large.gguf")).config.max_context == 32

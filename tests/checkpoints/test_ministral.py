@@ -51,7 +51,10 @@ def test_the_longest_context_is_that_where_queries_do_not_grow() -> None:
             assert config.max_context == config.longest_context == longest
 
 
-@pytest.mark.parametrize(("kind", "found"), [("mistral", "mistral"), ("ministral3", "ministral3"), (None, "mistral")])
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [("mistral", "mistral"), ("ministral3", "ministral3"), ("mistral4", "mistral4"), (None, "mistral")],
+)
 def test_the_text_of_a_model_that_sees(kind: str | None, found: str) -> None:
     text = {**SIZES, "max_position_embeddings": 8192, **({} if kind is None else {"model_type": kind})}
     config = read_config({"model_type": "mistral3", "text_config": text, "eos_token_id": 2}, "config.json")
@@ -61,7 +64,7 @@ def test_the_text_of_a_model_that_sees(kind: str | None, found: str) -> None:
 def test_texts_that_a_mistral_has_not() -> None:
     for kind in ("qwen3", "nonsense"):
         text = {**SIZES, "max_position_embeddings": 8192, "model_type": kind}
-        with pytest.raises(UserError, match=f"text of a mistral3 is mistral or ministral3, not '{kind}'"):
+        with pytest.raises(UserError, match=f"text of a mistral3 is mistral or ministral3 or mistral4, not '{kind}'"):
             read_config({"model_type": "mistral3", "text_config": text}, "config.json")
 
 
@@ -70,7 +73,7 @@ def test_a_window_is_of_all_layers() -> None:
     assert read(sliding_window=64, layer_types=["full_attention"] * 2).windows == (64, 64)
 
 
-@pytest.mark.parametrize("kind", ["mistral_sliding", "ministral3"])
+@pytest.mark.parametrize("kind", ["mistral_sliding", "ministral3", "mistral4"])
 def test_a_checkpoint_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
     model_type, own = ARCHITECTURES[kind]
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -20,7 +20,8 @@ RENAMED = ["mixtral", "qwen3_next", "phi3", "glm4", "granite4", "granitemoe", "e
 
 
 @pytest.mark.parametrize(
-    "name", ["smollm", "qwen2_moe", "glm4_moe", "gpt_oss", "qwen3_5_moe", "lfm2_moe", "deepseek_v3", *RENAMED]
+    "name",
+    ["smollm", "qwen2_moe", "glm4_moe", "gpt_oss", "qwen3_5_moe", "lfm2_moe", "deepseek_v3", "mistral4", *RENAMED],
 )
 def test_they_are_transformers(name: str) -> None:
     model = random_model(name)
@@ -33,7 +34,9 @@ def test_they_are_transformers(name: str) -> None:
         assert torch.equal(tensor, theirs[key]), key
 
 
-@pytest.mark.parametrize("name", ["dots1", "gpt_oss", "qwen3_5_moe", "lfm2", "lfm2_moe", "deepseek_v2", *RENAMED])
+@pytest.mark.parametrize(
+    "name", ["dots1", "gpt_oss", "qwen3_5_moe", "lfm2", "lfm2_moe", "deepseek_v2", "mistral4", *RENAMED]
+)
 def test_a_model_as_transformers_has_it_in_memory_and_writes_it(name: str, tmp_path: Path) -> None:
     """Its own names, of which some are no checkpoint's."""
     model = random_model(name)

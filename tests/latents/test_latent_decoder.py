@@ -22,7 +22,7 @@ from spec_sdk_backends.native.latent_decoder import NativeLatentDecoder
 from tests.support.tiny_checkpoints import VOCABULARY, random_model
 from tests.support.tiny_decoder import ModelTensors
 
-FAMILIES = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu"]
+FAMILIES = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu"]
 CPU = torch.device("cpu")
 TOKENS = torch.randint(3, VOCABULARY, (120,), generator=torch.Generator().manual_seed(8)).tolist()
 AS_PUBLISHED = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
@@ -191,14 +191,15 @@ def test_missing_keys_mean_what_they_mean_to_transformers(family: str) -> None:
     if family == "youtu":
         assert ours.experts is None
         return
-    experts, grouped = ours.experts, family != "deepseek_v2"
+    experts, by_sigmoid = ours.experts, family not in ("deepseek_v2", "mistral4")
+    grouped = family != "deepseek_v2"
     assert experts is not None and experts.count == theirs.n_routed_experts
     assert experts.intermediate_size == theirs.moe_intermediate_size
     assert experts.shared_intermediate_size == theirs.n_shared_experts * theirs.moe_intermediate_size
     routing = experts.routing
     assert (routing.per_token, routing.scale) == (theirs.num_experts_per_tok, theirs.routed_scaling_factor)
     assert (routing.groups, routing.groups_of_token) == ((theirs.n_group, theirs.topk_group) if grouped else (1, 1))
-    assert routing.normalized == theirs.norm_topk_prob and experts.corrected == grouped
+    assert routing.normalized == theirs.norm_topk_prob and experts.corrected == by_sigmoid
     first = 1 if family == "glm4_moe_lite" else theirs.first_k_dense_replace
     assert experts.layers == tuple(range(first, 5))
 

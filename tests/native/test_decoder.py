@@ -51,6 +51,7 @@ MIXTURES = [
     "deepseek_v2",
     "deepseek_v3",
     "glm4_moe_lite",
+    "mistral4",
     "sparse_steps",
 ]
 """The last one has MLPs of another size in some layers."""
@@ -60,7 +61,8 @@ DTYPES = [torch.float32, torch.bfloat16]
 def known(name: str) -> dict[str, int]:
     """Sizes that the kernels take."""
     of_experts = {"head_dim": 16, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}
-    return KNOWN | (of_experts if name in MIXTURES else {})
+    of_heads = {"head_dim": 28} if name == "mistral4" else {}
+    return KNOWN | (of_experts if name in MIXTURES else {}) | of_heads
 
 
 def native(name: str, dtype: torch.dtype) -> NativeDecoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.mistral4 import Mistral4ForCausalLM
 
 VOCABULARY = 96
 SHAPE: dict[str, Any] = {
@@ -167,6 +169,21 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         # transformers has this epsilon in norms of latents, whatever the others'
         {**DEEPSEEK_EXPERTS, **LATENTS, "rope_interleave": False, "attention_bias": True, "rms_norm_eps": 1e-6},
     ),
+    "mistral4": (
+        "mistral4",
+        {
+            **DEEPSEEK_EXPERTS,
+            **LATENTS,
+            "rope_parameters": {
+                "rope_theta": 1e4,
+                **YARN_ROPE,
+                "original_max_position_embeddings": 512,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+    ),
     "youtu": ("youtu", {**LATENTS, "tie_word_embeddings": True, "initializer_range": 0.02}),
     "dots1": (
         "dots1",
@@ -272,9 +289,12 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 def random_model(name: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
     """A random transformers model of one of ARCHITECTURES, in float32. Biases and norm gains are random too."""
     model_type, differences = ARCHITECTURES[name]
-    config = CONFIG_MAPPING[model_type](**{**SHAPE, **differences, **overrides})
+    # a configuration may write to what it is given
+    config = CONFIG_MAPPING[model_type](**copy.deepcopy({**SHAPE, **differences, **overrides}))
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    # it finds this one within a model that sees alone
+    make = Mistral4ForCausalLM._from_config if model_type == "mistral4" else AutoModelForCausalLM.from_config
+    model = make(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -340,6 +360,15 @@ def _apart(name: str, tensor: torch.Tensor, config: Any) -> dict[str, torch.Tens
         return {
             f"{module}.{expert}.{part}.{ending}": matrix
             for part, of_all in named.items()
+            for expert, matrix in enumerate(of_all)
+        }
+    if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        module, _, role = name.rpartition(".")
+        halves = tensor.chunk(2, 1) if role == "gate_up_proj" else [tensor]
+        roles = ("gate_proj", "up_proj") if role == "gate_up_proj" else (role,)
+        return {
+            f"{module}.{expert}.{part}.weight": matrix
+            for part, of_all in zip(roles, halves, strict=True)
             for expert, matrix in enumerate(of_all)
         }
     return {name: tensor}

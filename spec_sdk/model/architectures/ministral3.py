@@ -10,17 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.architectures import mistral
+from spec_sdk.model.architectures import mistral, mistral4
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import read_llama_like
-from spec_sdk.model.rope_fields import SPELLINGS, with_rope
+from spec_sdk.model.rope_fields import TEMPERATURE, before_queries_grow, with_rope
 from spec_sdk.model.text_settings import TEXTS_OF, text_settings
 
-_TEMPERATURE = "llama_4_scaling_beta"
 _YARN = {
     "rope_type": "yarn",
     "rope_theta": 1e6,
@@ -28,7 +27,7 @@ _YARN = {
     "original_max_position_embeddings": 16384,
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
-    _TEMPERATURE: 0.1,
+    TEMPERATURE: 0.1,
 }
 
 
@@ -39,7 +38,7 @@ def _read_config(fields: Fields) -> ModelConfig:
     kind = own.text("model_type", known[0])
     if kind not in known:
         raise UserError(f"{own.where}: the text of a mistral3 is {' or '.join(known)}, not '{kind}'")
-    read = _read_text if kind == "ministral3" else mistral.FAMILY.read_config
+    read = {"mistral": mistral.FAMILY.read_config, "mistral4": mistral4.FAMILY.read_config}.get(kind, _read_text)
     return replace(read(Fields(text_settings(fields.values), own.where)), prefix="language_model.")
 
 
@@ -54,10 +53,7 @@ def _read_text(fields: Fields) -> ModelConfig:
         theta=1e6,
         epsilon=1e-5,
     )
-    rope = fields.section(next(spelling for spelling in SPELLINGS if fields.get(spelling)))
-    if rope.number(_TEMPERATURE, 0.0) == 0.0:
-        return config
-    return replace(config, max_context=min(config.max_context, rope.size("original_max_position_embeddings")))
+    return replace(config, max_context=before_queries_grow(fields, config.max_context))
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
@@ -65,7 +61,7 @@ def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     temperature = meta.number("mistral3.attention.temperature_scale", 0.0)
     return config | {
         "model_type": "ministral3",
-        "rope_parameters": config["rope_parameters"] | ({_TEMPERATURE: temperature} if temperature else {}),
+        "rope_parameters": config["rope_parameters"] | ({TEMPERATURE: temperature} if temperature else {}),
     }
 
 
