@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_a_window_is_of_all_layers() -> None:
 
 @pytest.mark.parametrize("kind", ["mistral_sliding", "ministral3", "mistral4"])
 def test_a_checkpoint_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
-    model_type, own = ARCHITECTURES[kind]
+    model_type, own = copy.deepcopy(ARCHITECTURES[kind])
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = CONFIG_MAPPING["mistral3"](
         text_config={"model_type": model_type, **SHAPE, **own},
