@@ -22,6 +22,8 @@ TAGGED = OFFERED + "{# <think> #}Write <tool_call> around calls." + MESSAGES
 BARE = OFFERED + """{{ 'Write {"name": function name, "parameters": …}.' }}""" + MESSAGES
 LIST = OFFERED + "[TOOL_CALLS]" + MESSAGES
 VALUES = OFFERED + "Write <tool_call>name<arg_key>." + MESSAGES
+SECTION = OFFERED + "{# <think> #}<｜tool▁calls▁begin｜>" + MESSAGES
+DEEPSEEK_CALL = '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 2}<｜tool▁call▁end｜>'
 PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}},
@@ -50,6 +52,16 @@ TOLD: dict[str, tuple[str, str, str, str, list[tuple[str, str]]]] = {
     "behind a special token": (BARE, f"<|python_tag|>{ADD}", "", "", ONE),
     "bare text": (BARE, '{"a": 2}', "", '{"a": 2}', []),
     "list": (LIST, f"[TOOL_CALLS][{ADD}, {NOW}]", "", "", BOTH),
+    "a section": (SECTION, f"{DEEPSEEK_CALL}<｜tool▁calls▁end｜>", "", "", ONE),
+    "a section, with all": (SECTION, f"<think>Hm.</think>Well.\n{DEEPSEEK_CALL}", "Hm.", "Well.", ONE),
+    "another section": (
+        OFFERED + "<|tool_calls_section_begin|>" + MESSAGES,
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
+        '{"a": 2}<|tool_call_end|><|tool_calls_section_end|>',
+        "",
+        "",
+        ONE,
+    ),
     "values": (VALUES, "<tool_call>add\n<arg_key>a</arg_key><arg_value>2</arg_value></tool_call>", "", "", ONE),
     "channels": (
         CHANNELS,

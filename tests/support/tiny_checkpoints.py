@@ -364,11 +364,10 @@ def _apart(name: str, tensor: torch.Tensor, config: Any) -> dict[str, torch.Tens
         }
     if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
         module, _, role = name.rpartition(".")
-        halves = tensor.chunk(2, 1) if role == "gate_up_proj" else [tensor]
         roles = ("gate_proj", "up_proj") if role == "gate_up_proj" else (role,)
         return {
             f"{module}.{expert}.{part}.weight": matrix
-            for part, of_all in zip(roles, halves, strict=True)
+            for part, of_all in zip(roles, tensor.chunk(len(roles), 1), strict=True)
             for expert, matrix in enumerate(of_all)
         }
     return {name: tensor}

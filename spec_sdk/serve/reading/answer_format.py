@@ -16,8 +16,10 @@ from spec_sdk.serve.reading.call_formats import (
     TaggedValues,
 )
 from spec_sdk.serve.reading.call_reader import CallReader
+from spec_sdk.serve.reading.call_sections import DeepSeekCalls, KimiCalls
 from spec_sdk.serve.reading.harmony import MARKS, HarmonyReader
 from spec_sdk.serve.reading.pieces import Call, Content, ContentReader, Piece, Reader, Thought, Tools
+from spec_sdk.serve.reading.python_calls import PythonCalls
 from spec_sdk.serve.reading.thoughts import Begin, ThoughtReader, ThoughtTags, begin_of_whole
 
 THOUGHT_TAGS = (
@@ -27,6 +29,9 @@ THOUGHT_TAGS = (
 )
 CALL_FORMATS: Sequence[tuple[Sequence[str], Callable[[], CallFormat]]] = (
     (["[TOOL_CALLS]"], MistralCalls),
+    ([DeepSeekCalls.section[0]], DeepSeekCalls),
+    ([KimiCalls.section[0]], KimiCalls),
+    (["<TOOLCALL>"], lambda: MarkedList("<TOOLCALL>", "</TOOLCALL>")),
     (["<|tool_call|>"], lambda: MarkedList("<|tool_call|>", "<|/tool_call|>")),
     (["<arg_key>", "<tool_call>"], TaggedValues),
     (["<function=", "<seed:tool_call>"], lambda: FunctionTags("<seed:tool_call>", "</seed:tool_call>")),
@@ -35,6 +40,8 @@ CALL_FORMATS: Sequence[tuple[Sequence[str], Callable[[], CallFormat]]] = (
     (['{"name": function name, "parameters"'], BareJson),
 )
 """What a template says of calls, and how they are written then; the first of which it says all counts."""
+BY_VOCABULARY = (PythonCalls,)
+"""Forms of models whose templates do not show them: their marks are tokens."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,11 @@ def has_channels(tokenizer: Tokenizer) -> bool:
 
 def call_format_of(tokenizer: Tokenizer) -> CallFormat | None:
     """How a model writes calls of tools; None where that is not known, or in channels."""
-    return next((make() for marks, make in CALL_FORMATS if all(map(tokenizer.template_mentions, marks))), None)
+    for marks, make in CALL_FORMATS:
+        if all(map(tokenizer.template_mentions, marks)):
+            return make()
+    known = tokenizer.vocabulary
+    return next((form() for form in BY_VOCABULARY if {*form.opens, *form.inner} <= known.keys()), None)
 
 
 def takes_tools(tokenizer: Tokenizer) -> bool:

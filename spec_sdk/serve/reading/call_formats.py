@@ -77,7 +77,7 @@ class TaggedJson(CallFormat):
 
     def end(self, body: str) -> int | None:
         # an argument may have the tag in its text
-        for end in _ends(body, self.close):
+        for end in ends_of(body, self.close):
             if not any(m.start() < end - len(self.close) < m.end() for m in STRING.finditer(body)):
                 return end
         return None
@@ -136,7 +136,7 @@ class TaggedValues(CallFormat):
 
     def end(self, body: str) -> int | None:
         # a value may have the tag in its text
-        for end in _ends(body, "</tool_call>"):
+        for end in ends_of(body, "</tool_call>"):
             if body.count("<arg_value>", 0, end) == body.count("</arg_value>", 0, end):
                 return end
         return None
@@ -160,7 +160,7 @@ class FunctionTags(CallFormat):
 
     def end(self, body: str) -> int | None:
         # a value may have the tag in its text
-        for end in _ends(body, self._close):
+        for end in ends_of(body, self._close):
             if body.count("<function=", 0, end) <= body.count("</function>", 0, end):
                 return end
         return None
@@ -224,7 +224,7 @@ def _valued(text: str, schema: Any) -> Any:
     return text if value is None and text.strip() != "null" else value
 
 
-def _ends(body: str, close: str) -> Iterator[int]:
+def ends_of(body: str, close: str) -> Iterator[int]:
     """Where this tag ends in a text, each time."""
     place = body.find(close)
     while place >= 0:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
+from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.serve.reading.answer_format import call_format_of
 from spec_sdk.serve.reading.call_formats import (
     BareJson,
     CallFormat,
@@ -18,8 +21,11 @@ from spec_sdk.serve.reading.call_formats import (
     TaggedValues,
 )
 from spec_sdk.serve.reading.call_reader import CallReader
+from spec_sdk.serve.reading.call_sections import DeepSeekCalls, KimiCalls
 from spec_sdk.serve.reading.pieces import Call, Content, Piece, Tools
+from spec_sdk.serve.reading.python_calls import PythonCalls
 from tests.support.read_pieces import cuts, read
+from tests.support.tiny_checkpoints import tiny_tokenizer
 
 TOOLS: Tools = {
     "add": {"type": "object", "properties": {"a": {"type": "integer"}, "note": {"type": "string"}}},
@@ -27,6 +33,7 @@ TOOLS: Tools = {
 }
 JSON, VALUES, TAGS, BARE, MISTRAL = TaggedJson(), TaggedValues(), FunctionTags(), BareJson(), MistralCalls()
 GRANITE = MarkedList("<|tool_call|>", "<|/tool_call|>")
+DEEPSEEK, KIMI, PYTHON = DeepSeekCalls(), KimiCalls(), PythonCalls()
 
 
 def add(**arguments: Any) -> Call:
@@ -51,6 +58,19 @@ NAN = one('{"a": NaN}')
 PARAMETERS = one('{"a": 2}', key="parameters")
 
 
+def deepseek(*calls: str) -> str:
+    inner = "".join(f"<｜tool▁call▁begin｜>{call}<｜tool▁call▁end｜>" for call in calls)
+    return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
+
+
+def python(text: str) -> str:
+    return f"<|tool_call_start|>{text}<|tool_call_end|>"
+
+
+NAMELESS = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    "<|tool_calls_section_end|>"
+)
 CASES: dict[str, tuple[CallFormat, str, list[Piece]]] = {
     "tagged": (JSON, f"<tool_call>\n{TWO}\n</tool_call>", [add(a=2)]),
     "two, with text": (
@@ -140,6 +160,67 @@ CASES: dict[str, tuple[CallFormat, str, list[Piece]]] = {
         [add(note="</tool_call>")],
     ),
     "no function": (TAGS, "<tool_call>a</tool_call>b", [Content("<tool_call>a</tool_call>b")]),
+    "a section": (
+        DEEPSEEK,
+        deepseek('add<｜tool▁sep｜>{"a": 1}', "now<｜tool▁sep｜>{}"),
+        [add(a=1), Call("now", "{}")],
+    ),
+    "a section behind text": (
+        DEEPSEEK,
+        "Well.\n" + deepseek("now<｜tool▁sep｜>{}"),
+        [Content("Well."), Call("now", "{}")],
+    ),
+    "a section, in a fence": (
+        DEEPSEEK,
+        deepseek('function<｜tool▁sep｜>add\n```json\n{"a": 2}\n```', "function<｜tool▁sep｜>now\n```json\n{}\n```"),
+        [add(a=2), Call("now", "{}")],
+    ),
+    "a section, its mark in an argument": (
+        DEEPSEEK,
+        deepseek('add<｜tool▁sep｜>{"note": "<｜tool▁calls▁end｜>"}'),
+        [add(note="<｜tool▁calls▁end｜>")],
+    ),
+    "a section, not closed": (
+        DEEPSEEK,
+        deepseek("now<｜tool▁sep｜>{}").removesuffix("<｜tool▁calls▁end｜>"),
+        [Call("now", "{}")],
+    ),
+    "a section, cut": (
+        DEEPSEEK,
+        deepseek()[:-20] + "<｜tool▁call▁begin｜>add",
+        [Content(deepseek()[:-20] + "<｜tool▁call▁begin｜>add")],
+    ),
+    "a section, empty": (DEEPSEEK, deepseek(), [Content(deepseek())]),
+    "a section, no JSON": (DEEPSEEK, deepseek("add<｜tool▁sep｜>2"), [Content(deepseek("add<｜tool▁sep｜>2"))]),
+    "Kimi's": (
+        KIMI,
+        "So: <|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
+        '{"a": 1}<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}'
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        [Content("So:"), add(a=1), Call("now", "{}")],
+    ),
+    "Kimi's, no name": (KIMI, NAMELESS, [Content(NAMELESS)]),
+    "as Python": (PYTHON, python("[add(a=1, note='x'), now()]"), [add(a=1, note="x"), Call("now", "{}")]),
+    "as Python, then text": (PYTHON, python("[now()]") + "I look.", [Call("now", "{}"), Content("I look.")]),
+    "as Python, one alone": (
+        PYTHON,
+        python('add(note="it\'s", a=[1, {"b": None}])'),
+        [add(note="it's", a=[1, {"b": None}])],
+    ),
+    "as Python, JSON's names": (PYTHON, python("[add(a=true, b=null, c=-1.5)]"), [add(a=True, b=None, c=-1.5)]),
+    "as Python, the mark in a text": (
+        PYTHON,
+        python('[add(note="<|tool_call_end|>")]'),
+        [add(note="<|tool_call_end|>")],
+    ),
+    "as JSON there": (PYTHON, python(f"[{ONE}]"), [add(a=1)]),
+    "as Python, not closed": (PYTHON, "<|tool_call_start|>[now()]", [Call("now", "{}")]),
+    "as Python, run": (PYTHON, python('[add(a=open("x"))]'), [Content(python('[add(a=open("x"))]'))]),
+    "as Python, a name": (PYTHON, python("[add(a=secret)]"), [Content(python("[add(a=secret)]"))]),
+    "as Python, by place": (PYTHON, python("[add(1)]"), [Content(python("[add(1)]"))]),
+    "as Python, no call": (PYTHON, python("[1, 2]"), [Content(python("[1, 2]"))]),
+    "as Python, cut": (PYTHON, "<|tool_call_start|>[add(a=", [Content("<|tool_call_start|>[add(a=")]),
+    "as Python, deep": (PYTHON, python("[" * 500), [Content(python("[" * 500))]),
 }
 
 
@@ -189,3 +270,18 @@ def test_content_is_told_at_once() -> None:
     reader = CallReader(JSON, TOOLS)
     told = [reader.push(text) for text in ("Well", ". <to", "ol", "_call>", one("{}"), "</tool_call>")]
     assert told == [[Content("Well")], [Content(".")], [], [], [], [add()]]
+
+
+def test_forms_that_templates_do_not_show_are_found_by_their_tokens(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    for tokens, found in (((), None), (("<|tool_call_start|>", "<|tool_call_end|>"), PythonCalls)):
+        tokenizer.add_special_tokens(list(tokens))
+        (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
+        (tmp_path / "chat_template.jinja").write_text("List of tools: {{ tools | tojson }}")
+        format = call_format_of(Tokenizer(tmp_path, tokenizer.get_vocab_size()))
+        assert (format and type(format)) is found
+
+
+def test_calls_as_python_are_written_as_they_are_read() -> None:
+    calls = [add(a=None, note='it\'s "x"', c=[True, 1.5]), Call("now", "{}")]
+    assert read(CallReader(PYTHON, TOOLS), [PYTHON.written(calls)]) == calls
