@@ -48,11 +48,6 @@ class LatentDecoder(Decoder):
         of_latents = [self.latents_of(layer).projections for layer in range(self.layers)]
         return [*(part for parts in of_latents for part in parts), *super().projections]
 
-    @property
-    def data_dependent(self) -> str | None:
-        """The kernels of captured passes have no heads of this size."""
-        return super().data_dependent or ("attention to latents" if self.device.type == "cuda" else None)
-
     def subset(self, layers: Sequence[int]) -> Decoder:
         return LatentDecoder(
             self.config,

@@ -35,6 +35,7 @@ OTHERS = (
     "bf16,128,4096,closed,90",
     "fp16,96,48,growing,80",
     "bf16,256,64,growing,90",
+    *("bf16,576,20,growing,80", "bf16,576,1280,closed,90", "bf16,320,32,growing,90"),
     "bf16,256,1,growing,80",
     "fp32,64,4096,closed,80",
     "fp32,128,64,growing,90",
@@ -64,7 +65,7 @@ IN_BITS_OTHERS = (
 )
 MOST_SHARED = 99 * 1024
 """What a block may have on compute capability 8.6."""
-UNSPILLED = ("bf16,64,", "bf16,128,", "fp16,96,")
+UNSPILLED = ("bf16,64,", "bf16,128,", "fp16,96,", "bf16,576,", "bf16,320,")
 """Where no register may be spilled; float32 and heads of 256 do not fit."""
 MANY_ROWS = tuple(f"bf16,{dim},4096," for dim in (64, 128))
 """Whose programs have two stages and four warps, as was fastest on an H200: no copies go on while others are waited

@@ -22,6 +22,7 @@ from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 
 pytest.importorskip("triton")
 
+from spec_sdk_backends.cuda import attends_in_kernels
 from spec_sdk_backends.triton_ops import TritonOps
 from tests.support.draft_logits import roots_of, rows_of
 from tests.support.skips import interpreted
@@ -91,9 +92,10 @@ def test_every_kind_of_pass(grouped: bool, passes: Callable[[Ops, BlockRunner | 
 
 @pytest.mark.parametrize("rank", [32, 512])
 def test_attention_to_latents(rank: int) -> None:
-    """Heads of more than 256 dims are left to torch, beside requests of other lengths."""
+    """Heads of more than 256 dims are left to torch in float32, beside requests of other lengths."""
     sizes = {"kv_lora_rank": rank, "num_hidden_layers": 2}
     decoder = load_decoder(ModelTensors("youtu", 0, **sizes), torch.device("cpu"), torch.float32)
+    assert attends_in_kernels(decoder) is False and attends_in_kernels(tiny_decoder("smollm"))
     for given, expected in zip(together(TritonOps(), None, decoder), together(Ops(), None, decoder), strict=True):
         assert expected.std() > 1e-3
         torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-4)

@@ -52,6 +52,20 @@ def test_trees(name: str, prefix: int, splits: int, device: torch.device) -> Non
     assert relative_error(out, expected) < TOLERANCE
 
 
+@pytest.mark.parametrize(("dim", "splits"), [(576, 1), (576, 3), (320, 2)])
+def test_values_that_are_keys(dim: int, splits: int, device: torch.device) -> None:
+    """As of latents: heads beyond 256 dims, in half precision, of which float32 and others have no kernel."""
+    parents, prefix = random_tree(20, seed=5), 40
+    it = case(1, len(parents), 1, 5, dim, prefix + len(parents), device)
+    q_BNHD, k_BGSD = it.q_BNHD.half(), it.k_BGSD.half()
+    out = tree_attention(q_BNHD, k_BGSD, k_BGSD, int32(ends(parents), device), prefix, splits=splits)
+    expected = dense_attention(q_BNHD.cpu(), k_BGSD.cpu(), k_BGSD.cpu(), ancestors(parents, prefix))
+    assert relative_error(out, expected) < 2e-3
+    for q, k, v in ((it.q_BNHD, it.k_BGSD, it.k_BGSD), (q_BNHD, k_BGSD, k_BGSD.clone())):
+        with pytest.raises(UserError, match=f"tree attention takes head dims up to 256, not {dim}"):
+            tree_attention(q, k, v, int32(ends(parents), device), prefix)
+
+
 HEADS = [(1, 96), (3, 64), (4, 96), (2, 128), (2, 256)]
 PREFIXES = (0, 1, 63, 200)
 ONCE = {(1, 96): 200, (4, 96): 63, (2, 128): 0, (2, 256): 1}

@@ -160,7 +160,7 @@ class CudaBackend(Backend):
         return executor
 
     def _running(self, decoder: Decoder) -> TorchExecutor:
-        if self._capture is None:
+        if self._capture is None or not attends_in_kernels(decoder):
             return TorchExecutor(decoder, self.ops)
         return GraphExecutor(decoder, self.ops, self._capture, insists=self._compile == "true")
 
@@ -194,3 +194,11 @@ class CudaBackend(Backend):
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self._device)
+
+
+def attends_in_kernels(decoder: Decoder) -> bool:
+    """Whether a kernel has heads of this size; torch's attention to latents cannot be captured."""
+    from spec_sdk_backends.tree_attention import MAX_SHARED_DIM
+
+    latent = decoder.config.latent
+    return latent is None or (decoder.dtype.itemsize == 2 and latent.width <= MAX_SHARED_DIM)

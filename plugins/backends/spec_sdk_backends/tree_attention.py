@@ -24,6 +24,9 @@ from spec_sdk_backends.tree_attention_kernel import (
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_HEAD_DIM = 256
+MAX_SHARED_DIM = 1024
+"""The same of heads in half precision whose values are their keys, as of latents. In float32 a program's rows would not
+fit into registers."""
 # A split is worth its share of the combine kernel only with some keys to itself: fewer where a block of rows is small,
 # and waits for its keys more than it works on them
 KEYS_OF_A_SPLIT = 256
@@ -55,6 +58,9 @@ TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
     (4, 64): ((16, 16, 64, 3, 4), (EVERY, 64, 32, 3, 4)),
     (4, 128): ((16, 16, 32, 3, 4), (EVERY, 32, 16, 3, 4)),
     (4, 256): ((EVERY, 16, 16, 3, 8),),
+    # values are the keys
+    (2, 512): ((EVERY, 32, 32, 3, 8),),
+    (2, 1024): ((EVERY, 16, 16, 3, 8),),
 }
 # Registers of a multiprocessor, of every NVIDIA GPU since 2014, and most that a thread has, as they are handed out
 REGISTERS = 65536
@@ -335,6 +341,7 @@ def _launch(
         WINDOWED=spec.window is not None,
         CAPPED=spec.softcap is not None,
         SINKS=sinks_H is not None,
+        ONE=values_are_keys(k_LSGCD, v_LSGCD),
         **overlapped(q_LBNHD.device),
         BLOCK_M=tiling.rows,
         BLOCK_K=tiling.keys,
@@ -385,7 +392,9 @@ def choose_splits(
     properties = torch.cuda.get_device_properties(device)
     at_once = tiling.resident(dtype.itemsize, properties.shared_memory_per_multiprocessor)
     wanted = at_once * properties.multi_processor_count // programs
-    return max(1, min(wanted, key_blocks // (least_blocks or tiling.least_blocks), MAX_SPLITS))
+    # a program holds all parts of a row in registers
+    most = MAX_SPLITS if tiling.head_dim <= MAX_HEAD_DIM else SPLITS_OF_A_KERNEL[1]
+    return max(1, min(wanted, key_blocks // (least_blocks or tiling.least_blocks), most))
 
 
 def combining(rows: int, elements: int) -> tuple[int, int]:
@@ -436,12 +445,23 @@ def check_tensors(
         raise ValueError(f"a prefix of {prefix} and {T} tree slots do not fit into {C} keys")
 
 
+def values_are_keys(k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether both are the same numbers in memory."""
+    return k.data_ptr() == v.data_ptr() and k.stride() == v.stride()
+
+
+def takes_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether heads of this size (last dimension) have a kernel."""
+    most = MAX_SHARED_DIM if q.element_size() == 2 and values_are_keys(k, v) else MAX_HEAD_DIM
+    return q.shape[-1] <= most
+
+
 def check_dtypes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     """Raises UserError for a dtype or head dim (last dimension) without a kernel, ValueError for several dtypes."""
     if q.dtype not in DTYPES:
         given = str(q.dtype).removeprefix("torch.")
         raise UserError(f"backend=cuda: tree attention takes float16, bfloat16 or float32, not {given}")
-    if q.shape[-1] > MAX_HEAD_DIM:
+    if not takes_heads(q, k, v):
         raise UserError(f"backend=cuda: tree attention takes head dims up to {MAX_HEAD_DIM}, not {q.shape[-1]}")
     if k.dtype != q.dtype or v.dtype != q.dtype:
         raise ValueError(f"q, k and v must have one dtype, not {q.dtype}, {k.dtype} and {v.dtype}")

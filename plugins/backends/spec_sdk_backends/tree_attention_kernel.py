@@ -68,10 +68,11 @@ def _attend(
     BLOCK_D: tl.constexpr,
     cap_log2=0.0,
     CAPPED: tl.constexpr = False,
+    ONE: tl.constexpr = False,
 ):
     """One step of the online softmax: a block of keys and values, base-2 exponents. Returns the new (m, l, acc).
 
-    CAPPED: a score s becomes cap * tanh(s / cap).
+    CAPPED: a score s becomes cap * tanh(s / cap). ONE: values are the keys, and are read once.
     Products of float32 are made of three of tf32 each, on tensor cores, and lose a few bits of float32's 24 at most.
     """
     d_D = tl.arange(0, BLOCK_D)
@@ -87,7 +88,10 @@ def _attend(
     m_safe_M = tl.where(m_new_M == float("-inf"), 0.0, m_new_M)
     weight_MK = tl.exp2(score_MK - m_safe_M[:, None])
     decay_M = tl.exp2(m_M - m_safe_M)
-    v_KD = tl.load(v_ptr + slot_K[:, None] * stride_vc + d_D[None, :] * stride_vd, mask=in_cache_KD, other=0.0)
+    if ONE:
+        v_KD = k_KD
+    else:
+        v_KD = tl.load(v_ptr + slot_K[:, None] * stride_vc + d_D[None, :] * stride_vd, mask=in_cache_KD, other=0.0)
     acc_MD = tl.dot(weight_MK.to(v_KD.dtype), v_KD, acc_MD * decay_M[:, None], input_precision="tf32x3")
     return m_new_M, l_M * decay_M + tl.sum(weight_MK, 1), acc_MD
 
@@ -133,8 +137,8 @@ def _is_seen(
 def _attend_tree(
     q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, key_start_ptr, key_end_ptr, key_position_ptr,
     first_slot, T, prefix, query_M, hidden_M, m_M, l_M, acc_MD, scale_log2, cap_log2,
-    D: tl.constexpr, CLOSED: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, BLOCK_K: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    D: tl.constexpr, CLOSED: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, ONE: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """:func:`_attend` to the block of tree slots from ``first_slot`` on."""
     tree_slot_K = first_slot + tl.arange(0, BLOCK_K)
@@ -146,7 +150,7 @@ def _attend_tree(
         visible_MK = visible_MK & (position_K[None, :] > hidden_M[:, None])
     return _attend(
         q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, prefix + tree_slot_K, exists_K,
-        visible_MK, m_M, l_M, acc_MD, scale_log2, D, BLOCK_D, cap_log2, CAPPED,
+        visible_MK, m_M, l_M, acc_MD, scale_log2, D, BLOCK_D, cap_log2, CAPPED, ONE,
     )  # fmt: skip
 
 
@@ -278,6 +282,7 @@ def tree_attention_kernel(
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
+    ONE: tl.constexpr,
     OVERLAPPED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -289,9 +294,9 @@ def tree_attention_kernel(
     N rows are no padding, and it has ``write_at[b] + live[b] - prefix[b]`` tree slots; padding gets 0. Otherwise all
     sequences have P, N and T, and the keys are in their order. One split writes ``out`` [L, B, N, H, D], several write
     ``part`` [splits, L, B, N, H, D] and ``lse`` (base 2) [splits, L, B, N, H], both float32. WINDOWED: keys ``window``
-    positions or more before a query are hidden from it; CAPPED: scores are (:func:`_attend`). SINKS: a query head has a
-    key of score ``sink`` [H] and value 0. LISTED: ``list`` is what :func:`visible_blocks_kernel` wrote for the same
-    rows and keys of a block, with the same ``most``.
+    positions or more before a query are hidden from it; CAPPED, ONE: as :func:`_attend` has them. SINKS: a query head
+    has a key of score ``sink`` [H] and value 0. LISTED: ``list`` is what :func:`visible_blocks_kernel` wrote for the
+    same rows and keys of a block, with the same ``most``.
     """
     begin_the_next_launch(OVERLAPPED)
     if not CACHED:
@@ -368,7 +373,7 @@ def tree_attention_kernel(
             visible_MK = visible_MK & (slot_K[None, :] > hidden_M[:, None])
         m_M, l_M, acc_MD = _attend(
             q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, slot_K, exists_K, visible_MK,
-            m_M, l_M, acc_MD, scale_log2, D, BLOCK_D, cap_log2, CAPPED,
+            m_M, l_M, acc_MD, scale_log2, D, BLOCK_D, cap_log2, CAPPED, ONE,
         )  # fmt: skip
 
     key_start_ptr += b * stride_start_b
@@ -382,7 +387,7 @@ def tree_attention_kernel(
             m_M, l_M, acc_MD = _attend_tree(
                 q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, key_start_ptr, key_end_ptr,
                 key_position_ptr, tl.load(list_ptr + 1 + i).to(tl.int32) * BLOCK_K, T, prefix, query_M, hidden_M,
-                m_M, l_M, acc_MD, scale_log2, cap_log2, D, CLOSED, WINDOWED, CAPPED, BLOCK_K, BLOCK_D,
+                m_M, l_M, acc_MD, scale_log2, cap_log2, D, CLOSED, WINDOWED, CAPPED, ONE, BLOCK_K, BLOCK_D,
             )  # fmt: skip
     else:
         slots = tl.where(first_row < live * R, T, 0)
@@ -402,7 +407,7 @@ def tree_attention_kernel(
                 m_M, l_M, acc_MD = _attend_tree(
                     q_MD, k_ptr, v_ptr, stride_kc, stride_kd, stride_vc, stride_vd, key_start_ptr, key_end_ptr,
                     key_position_ptr, first_slot, T, prefix, query_M, hidden_M,
-                    m_M, l_M, acc_MD, scale_log2, cap_log2, D, CLOSED, WINDOWED, CAPPED, BLOCK_K, BLOCK_D,
+                    m_M, l_M, acc_MD, scale_log2, cap_log2, D, CLOSED, WINDOWED, CAPPED, ONE, BLOCK_K, BLOCK_D,
                 )  # fmt: skip
             # the block after a run is not seen
             base = run_end + BLOCK_K

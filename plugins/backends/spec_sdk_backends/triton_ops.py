@@ -46,10 +46,10 @@ from spec_sdk_backends.row_drawing import RowDrawing
 from spec_sdk_backends.speculative_attention import finish, predict_part, speculative_attention
 from spec_sdk_backends.tree_attention import (
     DTYPES,
-    MAX_HEAD_DIM,
     Tiling,
     VisibleBlocks,
     cached_tree_attention,
+    takes_heads,
     tree_attention,
     visible_blocks,
 )
@@ -151,14 +151,16 @@ class TritonOps(Ops):
         """As the reference's, in one launch for all requests and layers, and without waiting for the device.
 
         Prompts' first chunks stay with torch, whose kernels are made for them, unless scores are capped, there are
-        sinks, or a window reaches less far; so do heads of more than 256 dims, those of latents. Raises
+        sinks, or a window reaches less far; so do heads that are too large for the kernel. Raises
         :class:`~spec_sdk.errors.UserError` for float64.
         """
-        if not cache.in_place or q_gBNHD.shape[-1] > MAX_HEAD_DIM:
+        if not cache.in_place:
             return super().cached_attention(q_gBNHD, cache, first, spec)
         g, B, N, H, _ = q_gBNHD.shape
         inputs = cache.inputs
         k_gSGCD, v_gSGCD = cache.layers(first, first + g)
+        if q_gBNHD.dtype in DTYPES and not takes_heads(q_gBNHD, k_gSGCD, v_gSGCD):
+            return super().cached_attention(q_gBNHD, cache, first, spec)
         if not inputs.first_chunk or not _is_torchs(spec, N):
             visible = self._visible(q_gBNHD, cache, k_gSGCD.shape[2])
             return cached_tree_attention(q_gBNHD, k_gSGCD, v_gSGCD, inputs, spec=spec, visible=visible)
@@ -182,7 +184,7 @@ class TritonOps(Ops):
     def _visible(self, q_gBNHD: torch.Tensor, cache: PassCache, kv_heads: int) -> VisibleBlocks | None:
         """The pass's list of visible blocks, which its first layer makes; None where there is one block at most."""
         N, H, D = q_gBNHD.shape[2:]
-        if not self.shares_lists or not q_gBNHD.numel() or D > MAX_HEAD_DIM or q_gBNHD.dtype not in DTYPES:
+        if not self.shares_lists or not q_gBNHD.numel() or q_gBNHD.dtype not in DTYPES:
             return None
         R = H // kv_heads
         tiling = Tiling.choose(N * R, D, q_gBNHD.dtype)
@@ -204,10 +206,11 @@ class TritonOps(Ops):
     ) -> torch.Tensor:
         """Attention of N queries over ``S = mask.keys`` keys, as ``spec`` says. Returns o [B, N, H, D].
 
-        A prompt's first pass (a causal chain without a prefix) and heads of more than 256 dims stay with torch, as in
+        A prompt's first pass (a causal chain without a prefix) and heads that are too large stay with torch, as in
         :meth:`cached_attention`. Raises :class:`~spec_sdk.errors.UserError` for float64.
         """
-        if q_BNHD.shape[-1] > MAX_HEAD_DIM or (mask.is_causal and _is_torchs(spec, mask.queries)):
+        too_large = q_BNHD.dtype in DTYPES and not takes_heads(q_BNHD, k_BGSD, v_BGSD)
+        if too_large or (mask.is_causal and _is_torchs(spec, mask.queries)):
             return super().tree_attention(q_BNHD, k_BGSD, v_BGSD, mask, spec)
         key_start_T, query_start_N = (None, None) if mask.is_preorder else (mask.key_start_T, mask.query_start_N)
         positions = mask.key_position_T, mask.query_position_N
