@@ -103,10 +103,26 @@ class GatedDeltaNets:
 
 
 @dataclass(frozen=True)
+class SpaceScales:
+    """What numbers inside a state space are multiplied by: gates, x, b and c before the convolution, steps before their
+    bias, and what the output projection is given.
+    """
+
+    gate: float = 1.0
+    x: float = 1.0
+    b: float = 1.0
+    c: float = 1.0
+    step: float = 1.0
+    output: float = 1.0
+
+
+@dataclass(frozen=True)
 class StateSpaces:
     """Mamba-2's layers in the place of attention. ``tokens``: how many a convolution before the state sees.
 
     ``heads`` are a multiple of ``groups``. ``convolution_bias``: it has one. ``step_limit``: of the steps.
+    ``normed``: there is a norm behind the gate. ``beside_attention``: the layers have attention too, both of the same
+    input, and what both give is added.
     """
 
     layers: tuple[int, ...]
@@ -117,6 +133,9 @@ class StateSpaces:
     head_dim: int
     convolution_bias: bool = True
     step_limit: tuple[float, float] = (0.0, float("inf"))
+    normed: bool = True
+    scales: SpaceScales = SpaceScales()
+    beside_attention: bool = False
 
     @property
     def inner(self) -> int:
@@ -194,7 +213,9 @@ class ModelConfig:
     the two of a rotary pair side by side; ``unrotated``: layers without rotary positions.
 
     ``state_scale``: hidden states, as the checkpoint's authors count them, are this times those that the decoder has.
-    ``rms_norm_eps`` is that of the decoder's (:attr:`norm_eps_of_states`: of theirs).
+    ``rms_norm_eps`` is that of the decoder's (:attr:`norm_eps_of_states`: of theirs). ``input_norm_scale`` and
+    ``post_norm_scale``: what gains of the norms before attention and before MLPs are multiplied by, of a family with
+    ``recurrent`` layers.
     """
 
     architecture: str
@@ -226,6 +247,8 @@ class ModelConfig:
     rounds_embedding_scale: bool = True
     logit_scale: float = 1.0
     state_scale: float = 1.0
+    input_norm_scale: float = 1.0
+    post_norm_scale: float = 1.0
     rotary_dims: int | None = None
     rotary_neighbours: bool = False
     unrotated: tuple[int, ...] = ()
@@ -253,7 +276,7 @@ class ModelConfig:
             elif isinstance(recurrent, StateSpaces):
                 own = M * (recurrent.inner + recurrent.projected)
             for layer in recurrent.layers:
-                counts[layer] = own
+                counts[layer] = own + (attention if self.has_attention(layer) else 0)
         width_of_experts = 0
         if experts is not None:
             width_of_experts = experts.per_token * experts.intermediate_size + (experts.shared_intermediate_size or 0)
@@ -264,8 +287,13 @@ class ModelConfig:
         return counts
 
     def is_recurrent(self, layer: int) -> bool:
-        """Whether a layer has a state in the place of attention."""
+        """Whether a layer has a state, in the place of attention or beside it."""
         return self.recurrent is not None and layer in self.recurrent.layers
+
+    def has_attention(self, layer: int) -> bool:
+        """Whether a layer has attention."""
+        beside = isinstance(self.recurrent, StateSpaces) and self.recurrent.beside_attention
+        return beside or not self.is_recurrent(layer)
 
     @property
     def uncommon_blocks(self) -> str | None:

@@ -73,10 +73,10 @@ class TensorSource(Protocol):
 class BlockWeights:
     """One decoder block. ``qkv`` is M → (H + 2G)·D; norms may be absent.
 
-    ``post_norm_M`` is the norm before the MLP, ``sinks_H`` are
-    attention sinks, in float32. Gains may be wider than the other weights. Those of Q and K are [D], or
-    [H·D] and [G·D] of norms of all heads together. ``mixer``: what a recurrent layer has in the place of attention,
-    between ``qkv`` and ``output``.
+    ``post_norm_M`` is the norm before the MLP, ``sinks_H`` are attention sinks, in float32. Gains may be wider than the
+    other weights. Those of Q and K are [D], or [H·D] and [G·D] of norms of all heads together. ``mixer``: what a
+    recurrent layer has between ``qkv`` and ``output``, in the place of attention, or beside it where the block
+    ``attends``: then both are of two parts, the mixer's first.
     """
 
     input_norm_M: torch.Tensor | None
@@ -90,6 +90,7 @@ class BlockWeights:
     mlp_output_norm_M: torch.Tensor | None = None
     sinks_H: torch.Tensor | None = None
     mixer: RecurrentMixer | None = None
+    attends: bool = True
 
     def kind(self, kind: LayerKind) -> LayerKind:
         """The same with this block's attention sinks, if it has any."""
@@ -343,9 +344,13 @@ class Decoder:
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Input norm, QKV projection, QK norm, rotation: q [B, N, H, D], k and v [B, N, G, D]."""
+        qkv = self.blocks[layer].qkv(self.attention_input(layer, h_BNM, work))
+        return self.heads(layer, qkv, work)
+
+    def heads(self, layer: int, qkv: torch.Tensor, work: Rotations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What :meth:`pre_attention` makes of what the QKV projection gives [B, N, (H + 2G)·D]."""
         w, c = self.blocks[layer], self.config
         H, G = c.num_heads, c.num_kv_heads
-        qkv = w.qkv(self.attention_input(layer, h_BNM, work))
         qkv_BNXD = qkv.view(*qkv.shape[:2], qkv.shape[2] // c.head_dim, c.head_dim)
         qk_BNXD, v_BNGD = qkv_BNXD[:, :, : H + G], qkv_BNXD[:, :, H + G :]
         if w.q_norm_D is not None and w.k_norm_D is not None:

@@ -23,7 +23,13 @@ from spec_sdk.model.weight_table import has_experts
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
 from spec_sdk.ops.feed_forward import Activation, FeedForward, GatedMLP, MixtureOfExperts
-from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
+from spec_sdk.ops.linear import (
+    JoinedProjection,
+    Projection,
+    ProjectionStack,
+    SeparateProjections,
+    SummedProjection,
+)
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.reduced_vocabulary import HeadRows, ReducedVocabularyHead, rows_of
 
@@ -81,22 +87,25 @@ def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights],
 
 def _unstacked(config: ModelConfig, weights: _Weights, i: int) -> BlockWeights:
     """A block of a model whose layers differ in more than their weights."""
-    mixer = None
+    mixer, entering, leaving = None, list[Projection](), list[Projection]()
     if config.is_recurrent(i):
-        qkv, mixer, output = recurrent_parts(config, weights, i)
-    else:
+        before, mixer, behind = recurrent_parts(config, weights, i)
+        entering.append(before)
+        leaving.append(behind)
+    if config.has_attention(i):
         gated = config.attention_gate
-        qkv = gated_qkv(config, weights, i) if gated else weights.biased_projection(i, "q", "k", "v")
-        output = weights.biased_projection(i, "o")
+        entering.append(gated_qkv(config, weights, i) if gated else weights.biased_projection(i, "q", "k", "v"))
+        leaving.append(weights.biased_projection(i, "o"))
     block = BlockWeights(
-        input_norm_M=weights.read_if_any("input_norm", i),
-        qkv=qkv,
+        input_norm_M=weights.gain_if_any("input_norm", i, config.input_norm_scale),
+        qkv=entering[0] if len(entering) == 1 else JoinedProjection(entering),
         q_norm_D=weights.read_if_any("q_norm", i),
         k_norm_D=weights.read_if_any("k_norm", i),
-        output=output,
-        post_norm_M=weights.read_if_any("post_norm", i),
+        output=leaving[0] if len(leaving) == 1 else SummedProjection(leaving),
+        post_norm_M=weights.gain_if_any("post_norm", i, config.post_norm_scale),
         mlp=_feed_forward(config, weights, i),
         mixer=mixer,
+        attends=config.has_attention(i),
     )
     return_freed_memory()
     return block
@@ -181,12 +190,19 @@ class _Weights:
         """None for a layer without such weights."""
         return self.read(role, layer) if self.has(role, layer) else None
 
-    def final_norm(self) -> torch.Tensor:
-        """The gain before the output head. The scale of logits is in it, which rounding would change for all tokens."""
-        scale = self._source.config.logit_scale
+    def gain(self, role: str, layer: int, scale: float) -> torch.Tensor:
+        """A norm's, times ``scale``: in float32 then, since rounding it would change that for all tokens."""
         if scale == 1.0:
-            return self.read("final_norm")
-        return self.read("final_norm", dtype=torch.promote_types(self.dtype, torch.float32)) * scale
+            return self.read(role, layer)
+        return self.read(role, layer, torch.promote_types(self.dtype, torch.float32)) * scale
+
+    def gain_if_any(self, role: str, layer: int, scale: float) -> torch.Tensor | None:
+        """None for a layer without such a norm."""
+        return self.gain(role, layer, scale) if self.has(role, layer) else None
+
+    def final_norm(self) -> torch.Tensor:
+        """The gain before the output head, with the scale of logits in it."""
+        return self.gain("final_norm", 0, self._source.config.logit_scale)
 
     def embedding(self) -> Embedding:
         """What tokens look up."""

@@ -33,7 +33,7 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
 def _peculiarity(config: ModelConfig, layer: int) -> str:
     spec = config.layer_kind(layer).attention
     if config.is_recurrent(layer):
-        return "a state in the place of attention"
+        return f"a state {'beside' if config.has_attention(layer) else 'in the place of'} attention"
     if config.attention_gate:
         return "attention with an output gate"
     if config.attention_sinks:

@@ -48,6 +48,7 @@ GGUF_ARCHITECTURE = {
     "ministral3": "mistral3",
     "lfm2_moe": "lfm2moe",
     "granitemoehybrid": "granitehybrid",
+    "falcon_h1": "falcon-h1",
     **QWENS,
 }
 """Where it is not the model type."""

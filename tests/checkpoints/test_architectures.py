@@ -76,13 +76,14 @@ def test_every_architecture_is_there_once() -> None:
         "whisper",
     ]
     recurrent = ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"]
+    recurrent += ["granitemoehybrid", "falcon_h1"]
     nearly_llamas = ["ernie4_5", "glm4", "granite", "granitemoe", "dots1", "phi3", "seed_oss", "smollm3"]
     assert sorted(model_types) == sorted(
-        [*gemmas, *moes, *others, *nearly_llamas, *norms_after, *recurrent, "olmo3", "glm", "granitemoehybrid"]
+        [*gemmas, *moes, *others, *nearly_llamas, *norms_after, *recurrent, "olmo3", "glm"]
     )
     # Mixtral is a llama there
     gguf_moes = ["qwen2moe", "qwen3moe", "ernie4_5-moe", "glm4moe"]
-    gguf_recurrent = ["granitehybrid", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next"]
+    gguf_recurrent = ["falcon-h1", "granitehybrid", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next"]
     ggufs = sorted(name for family in families() for name in family.gguf_architectures)
     assert ggufs == sorted(
         [

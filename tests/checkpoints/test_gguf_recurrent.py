@@ -18,11 +18,12 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.recurrent.decoder import RecurrentDecoder
 from spec_sdk.ops.linear import JoinedProjection
 from tests.checkpoints.gguf_files import write_gguf
-from tests.checkpoints.gguf_recurrent import DELTA_SIZES, TILED, tiled
+from tests.checkpoints.gguf_recurrent import DELTA_SIZES, TILED, multiplied, tiled
 from tests.checkpoints.test_gguf_families import TOKENS, dense_copy, logits_of
 from tests.support.tiny_checkpoints import checkpoint_tensors
 
 SPACES: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "shared_intermediate_size": 64}
+FALCON: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_ssm": 128}
 FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5": ("qwen3_5", DELTA_SIZES),
     "qwen3_5, tiled": ("qwen3_5", TILED),
@@ -32,6 +33,8 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("lfm2", {}),
     "granite4_h": ("granite4_h", SPACES),
     "granite4_moe": ("granite4_moe", SPACES),
+    "falcon_h1": ("falcon_h1", FALCON),
+    "normed falcon_h1": ("normed_falcon_h1", {**FALCON, "tie_word_embeddings": False}),
     "lfm2_moe": ("lfm2_moe", {"moe_intermediate_size": 32}),
 }
 
@@ -55,7 +58,7 @@ def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_tensors_are_the_models(name: str, tmp_path: Path) -> None:
-    """But for the order of value heads, which stays the file's."""
+    """But for the order of value heads and multipliers, which stay the file's."""
     model = written(tmp_path / "m.gguf", name)
     original, ours = checkpoint_tensors(model), open_checkpoint(str(tmp_path / "m.gguf"))
     tied = {"lm_head.weight"} if ours.config.tie_embeddings else set()
@@ -65,6 +68,8 @@ def test_tensors_are_the_models(name: str, tmp_path: Path) -> None:
         expected = original[key]
         if "tiled" in name and ".linear_attn." in key:
             expected = torch.from_numpy(tiled(key, expected.numpy(), model.config))
+        if "falcon" in name:
+            expected = torch.from_numpy(multiplied(key, expected.numpy(), model.config))
         # a gain less one, and what is stored as an exponential, lose a last digit
         torch.testing.assert_close(ours.tensor(key), expected, rtol=1e-6, atol=1e-6)
 
@@ -81,14 +86,15 @@ def test_matrices_in_few_bits_stay_so(name: str, kind: Any, tmp_path: Path) -> N
     wide = {"hidden_size": 256, "num_attention_heads": 16, "intermediate_size": 256}
     wide |= {key: 256 for key in of_experts if key in FILES[name][1]}
     wide |= {"mamba_n_heads": 32, "shared_intermediate_size": 256} if "granite" in name else {}
+    wide |= {"mamba_n_heads": 16, "mamba_d_ssm": 256} if "falcon" in name else {}
     family, sizes = FILES[name]
     sizes = {**sizes, "linear_key_head_dim": 128, "linear_value_head_dim": 128} if "qwen" in name else sizes
     write_gguf(tmp_path / "m.gguf", family, kind, num_hidden_layers=5, **{**sizes, **wide})
     ours = open_checkpoint(str(tmp_path / "m.gguf"))
     decoder = load_decoder(ours, torch.device("cpu"), torch.float32)
     assert isinstance(decoder, RecurrentDecoder)
-    attends = next(layer for layer in range(5) if layer not in decoder.mixers)
-    assert (decoder.blocks[attends].qkv.quantized is not None) == (kind is not unlike)
+    qkv = decoder.blocks[decoder.attending[0]].qkv.parts[-1]
+    assert (qkv.quantized is not None) == (kind is not unlike)
     if "qwen" in name:
         # q, k and v, maybe with the gate; what decays and gains are made of is in floating point
         apart = [True, True, False] if kind is unlike else [True, False]
@@ -151,6 +157,8 @@ def test_a_file_that_says_how_many_layers_lie_between(tmp_path: Path) -> None:
         ),
         ("granite4_h", "granitehybrid.ssm.group_count", 3, "in 3 groups do not make up"),
         ("granite4_moe", "granitehybrid.ssm.state_size", None, "no granitehybrid.ssm.state_size"),
+        ("falcon_h1", "falcon-h1.ssm.group_count", 3, "in 3 groups do not make up"),
+        ("falcon_h1", "falcon-h1.ssm.inner_size", None, "no falcon-h1.ssm.inner_size"),
     ],
 )
 def test_what_a_file_cannot_say(name: str, key: str, value: Any, message: str, tmp_path: Path) -> None:

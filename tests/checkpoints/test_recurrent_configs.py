@@ -15,7 +15,7 @@ from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
 from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import read_config
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.config import Experts, GatedDeltaNets, ModelConfig, ShortConvolutions
+from spec_sdk.model.config import Experts, GatedDeltaNets, ModelConfig, ShortConvolutions, StateSpaces
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -93,6 +93,82 @@ def test_what_an_lfm2_with_experts_leaves_out() -> None:
     assert ours.experts == expected
     assert (ours.num_kv_heads, ours.tie_embeddings) == (theirs.num_key_value_heads, theirs.tie_word_embeddings)
     assert read("lfm2_moe", layer_types=kinds, num_dense_layers=5).experts is None
+
+
+def test_what_a_falcon_h1_leaves_out() -> None:
+    ours, theirs = read("falcon_h1"), CONFIG_MAPPING["falcon_h1"](**SIZES)
+    assert ours.recurrent == StateSpaces(
+        tuple(range(5)),
+        theirs.mamba_d_conv,
+        theirs.mamba_n_groups,
+        theirs.mamba_n_heads,
+        theirs.mamba_d_state,
+        theirs.mamba_d_head,
+        normed=False,
+        beside_attention=True,
+    )
+    assert (ours.num_kv_heads, ours.tie_embeddings) == (theirs.num_key_value_heads, theirs.tie_word_embeddings)
+    assert ours.rms_norm_eps == theirs.rms_norm_eps
+    as_wide = read("falcon_h1", mamba_d_ssm=None, mamba_n_heads=8).recurrent
+    assert isinstance(as_wide, StateSpaces) and as_wide.inner == 128
+
+
+def test_a_published_falcon_h1() -> None:
+    """0.5B's, with keys that say nothing of what is computed."""
+    config = read_config(
+        {
+            "model_type": "falcon_h1",
+            "architectures": ["FalconH1ForCausalLM"],
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "attention_in_multiplier": 1.0,
+            "attention_out_multiplier": 0.9375,
+            "attn_layer_indices": None,
+            "embedding_multiplier": 5.656854249492381,
+            "head_dim": 64,
+            "hidden_act": "silu",
+            "hidden_size": 1024,
+            "intermediate_size": 2048,
+            "key_multiplier": 0.390625,
+            "lm_head_multiplier": 0.0390625,
+            "mamba_chunk_size": 128,
+            "mamba_conv_bias": True,
+            "mamba_d_conv": 4,
+            "mamba_d_head": 64,
+            "mamba_d_ssm": 1536,
+            "mamba_d_state": 128,
+            "mamba_expand": 2,
+            "mamba_n_groups": 1,
+            "mamba_n_heads": 24,
+            "mamba_norm_before_gate": False,
+            "mamba_proj_bias": False,
+            "mamba_rms_norm": False,
+            "mamba_use_mlp": True,
+            "max_position_embeddings": 16384,
+            "mlp_bias": False,
+            "mlp_expansion_factor": 8,
+            "mlp_multipliers": [0.8838834764831844, 0.5859375],
+            "num_attention_heads": 8,
+            "num_hidden_layers": 36,
+            "num_key_value_heads": 2,
+            "num_logits_to_keep": 1,
+            "projectors_bias": False,
+            "rms_norm_eps": 1e-05,
+            "rope_scaling": None,
+            "rope_theta": 100000000000.0,
+            "ssm_in_multiplier": 1.25,
+            "ssm_multipliers": [0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738],
+            "ssm_out_multiplier": 0.23570226039551587,
+            "tie_word_embeddings": False,
+            "vocab_size": 32784,
+        },
+        "config.json",
+    )
+    spaces = config.recurrent
+    assert isinstance(spaces, StateSpaces) and (spaces.inner, spaces.normed, spaces.projected) == (1536, False, 3352)
+    assert config.rope_theta == 1e11 and config.head_dim == 64
+    assert config.norm_eps_of_states == pytest.approx(1e-5)
+    assert all(config.is_recurrent(layer) and config.has_attention(layer) for layer in range(36))
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_5_text", "qwen3_next", "lfm2", "lfm2_moe"])

@@ -64,7 +64,17 @@ def sharded(source: ModelTensors, size: int) -> list[ShardedSource]:
 
 
 WIDE_NORMS = ["olmo2", "olmo3", "olmoe"]
-RECURRENT = ["qwen3_next", "qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe", "granite4_h", "granite4_moe"]
+RECURRENT = [
+    "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "lfm2",
+    "lfm2_moe",
+    "granite4_h",
+    "granite4_moe",
+    "falcon_h1",
+    "normed_falcon_h1",
+]
 DIVIDED = [name for name in ARCHITECTURES if name not in (*WIDE_NORMS, *RECURRENT)]
 
 

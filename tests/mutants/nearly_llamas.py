@@ -114,7 +114,7 @@ NEARLY_LLAMAS = (
     Mutant(
         "native: what attention gives is added as it is",
         BLOCK,
-        "Giving<T> give(block.attention_output_norm, work);",
+        "Giving<T> give(norm, work);",
         "Gain none{}; Giving<T> give(none, work);",
         (NATIVE,),
     ),

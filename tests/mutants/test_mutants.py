@@ -35,6 +35,7 @@ from tests.mutants.families import FAMILIES
 from tests.mutants.gpt_oss import GPT_OSS
 from tests.mutants.gpu_graphs import GPU_GRAPHS
 from tests.mutants.growth import GROWTH
+from tests.mutants.hybrids import HYBRIDS
 from tests.mutants.hydra import HYDRA
 from tests.mutants.interleaved import INTERLEAVED
 from tests.mutants.layer_kinds import LAYER_KINDS
@@ -94,6 +95,7 @@ LISTS = (
     FAMILIES,
     NEARLY_LLAMAS,
     RECURRENT_CHECKPOINTS,
+    HYBRIDS,
     CHECKPOINTS,
     SPEECH,
     API,

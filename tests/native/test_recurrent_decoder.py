@@ -73,6 +73,27 @@ MODELS: dict[str, dict[str, Any]] = {
         "mamba_n_groups": 1,
         "mamba_d_state": 16,
     },
+    "falcon_h1": {
+        "model_type": "falcon_h1",
+        "mamba_d_ssm": 96,
+        "mamba_n_heads": 4,
+        "mamba_d_state": 16,
+        "ssm_in_multiplier": 1.25,
+        "ssm_multipliers": [0.35, 0.25, 0.4, 0.5, 0.7],
+        "ssm_out_multiplier": 0.25,
+        "mlp_multipliers": [0.9, 0.6],
+        "attention_out_multiplier": 0.8,
+        "key_multiplier": 0.5,
+    },
+    "normed falcon_h1": {
+        "model_type": "falcon_h1",
+        "mamba_d_ssm": 96,
+        "mamba_n_heads": 6,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 16,
+        "mamba_rms_norm": True,
+        "mamba_norm_before_gate": False,
+    },
     "lfm2": {
         "model_type": "lfm2",
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
@@ -84,6 +105,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
     },
 }
+SPACES = ("granite", "falcon_h1", "normed falcon_h1")
 MIXTURES = ("qwen3_5_moe", "qwen3_next", "lfm2_moe")
 DTYPES = [torch.float32, torch.bfloat16]
 LIMITS = {torch.float32: 1e-4, torch.bfloat16: 0.2}
@@ -146,12 +168,12 @@ def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor], limit:
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_float64(name: str, dtype: torch.dtype) -> None:
     # an expert more or less in bfloat16 is no rounding error, and random state spaces take these as far
-    limit = 0.5 if name in (*MIXTURES, "granite") and dtype == torch.bfloat16 else LIMITS[dtype]
+    limit = 0.5 if name in (*MIXTURES, *SPACES) and dtype == torch.bfloat16 else LIMITS[dtype]
     source = RandomWeights(config_of(name), 0, dtype)
     assert_close(logits_of(natively(source, dtype)), logits_of(reference(source)), limit)
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "lfm2"])
+@pytest.mark.parametrize("name", ["qwen3_5", "lfm2", "falcon_h1"])
 def test_weights_in_few_bits(name: str) -> None:
     source = InEightBits(config_of(name), 0)
     assert_close(logits_of(natively(source, torch.float32, activations="exact")), logits_of(reference(source)), 1e-4)

@@ -52,6 +52,17 @@ MODELS: dict[str, dict[str, Any]] = {
         "mamba_n_groups": 2,
         "mamba_d_state": 8,
     },
+    "falcon_h1": {
+        "model_type": "falcon_h1",
+        "mamba_d_ssm": 48,
+        "mamba_n_heads": 4,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 8,
+        "ssm_multipliers": [0.5, 0.8, 0.7, 0.6, 0.9],
+        "mlp_multipliers": [0.9, 0.6],
+        "attention_out_multiplier": 0.8,
+        "key_multiplier": 0.5,
+    },
     "lfm2": {
         "model_type": "lfm2",
         "layer_types": ["conv", "full_attention", "conv", "conv"],

@@ -52,7 +52,7 @@ def unknown_stages(decoder: Decoder) -> str | None:
     for layer, block in enumerate(decoder.blocks):
         if not all(Gain.suits(gain, decoder.dtype) for gain in _gains_of(block, block.input_norm_M)):
             return f"layer {layer} has gains in another dtype than its weights"
-        if not all(map(is_native, (*block.qkv.parts, block.output))):
+        if not all(map(is_native, (*block.qkv.parts, *block.output.parts))):
             return f"layer {layer} has linear layers of another kind"
         unknown = unknown_feed_forward(block.mlp, decoder.dtype)
         if unknown is not None:
@@ -203,15 +203,21 @@ def shape_of(decoder: Decoder) -> Shape:
     )
 
 
-def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None, qkv: Matrix | None = None) -> Block:
+def block_of(
+    decoder: Decoder,
+    layer: int,
+    input_norm_M: torch.Tensor | None,
+    attention: tuple[Matrix, Matrix] | None = None,
+) -> Block:
     """One block for the kernels, with this gain on what its attention reads; None for no norm.
 
-    ``qkv``: in the place of its own matrix.
+    ``attention``: before and behind it, in the place of the block's own matrices.
     """
     block, spec = decoder.blocks[layer], decoder.kinds[layer].attention
+    before, behind = attention or (matrix_of(block.qkv), matrix_of(block.output))
     return Block(
-        matrix_of(block.qkv) if qkv is None else qkv,
-        matrix_of(block.output),
+        before,
+        behind,
         *feed_forward_of(block.mlp),
         *(Gain.of(gain, decoder.dtype) for gain in _gains_of(block, input_norm_M)),
         spec.scale_for(decoder.config.head_dim),

@@ -313,10 +313,15 @@ template <class T> class Giving {
     T *_given, *_to;
 };
 
-// h += output(attended)
-template <class T> void add_attention(const Block& block, const Work<T>& work, Own<T>& own) {
-    Rows<T> rows = own.rows(work.attended, block.output.inputs, work.rows, block.output);
-    Giving<T> give(block.attention_output_norm, work);
-    multiply<T>(block.output, rows, own.y.data(), give);
+// h += output(attended), under ``norm`` if there is one
+template <class T>
+void add_output(const Matrix& output, const Gain& norm, const T* attended, const Work<T>& work, Own<T>& own) {
+    Rows<T> rows = own.rows(attended, output.inputs, work.rows, output);
+    Giving<T> give(norm, work);
+    multiply<T>(output, rows, own.y.data(), give);
     give.end();
+}
+
+template <class T> void add_attention(const Block& block, const Work<T>& work, Own<T>& own) {
+    add_output(block.output, block.attention_output_norm, work.attended, work, own);
 }
