@@ -208,6 +208,8 @@ class ModelConfig:
     all heads together. ``prefix``: what stands before the name of every tensor. ``encoder``: that of an
     encoder–decoder model, of which all else describes the decoder. ``recurrent``: which layers have a state in the
     place of attention; ``attention_gate``: what attention gives is multiplied by a gate that Q comes with.
+    ``without_attention``: layers that have an MLP or a mixture alone; ``without_mlp``: those that have attention or a
+    state alone.
 
     ``rotary_dims``: how many dimensions of a head are rotated, None for all; ``rotary_neighbours``: the checkpoint has
     the two of a rotary pair side by side; ``unrotated``: layers without rotary positions.
@@ -260,6 +262,8 @@ class ModelConfig:
     encoder: EncoderConfig | None = None
     recurrent: Recurrent | None = None
     attention_gate: bool = False
+    without_attention: tuple[int, ...] = ()
+    without_mlp: tuple[int, ...] = ()
 
     @property
     def layer_parameters(self) -> list[int]:
@@ -277,12 +281,17 @@ class ModelConfig:
                 own = M * (recurrent.inner + recurrent.projected)
             for layer in recurrent.layers:
                 counts[layer] = own + (attention if self.has_attention(layer) else 0)
+        for layer in self.without_attention:
+            counts[layer] = 0
+        matrices = 2 if self.activation == "squared_relu" else 3
         width_of_experts = 0
         if experts is not None:
             width_of_experts = experts.per_token * experts.intermediate_size + (experts.shared_intermediate_size or 0)
         for layer in range(self.num_layers):
+            if layer in self.without_mlp:
+                continue
             sparse = experts is not None and layer in experts.layers
-            counts[layer] += 3 * M * (width_of_experts if sparse else self.intermediate_size)
+            counts[layer] += matrices * M * (width_of_experts if sparse else self.intermediate_size)
             counts[layer] += experts.count * M if experts is not None and sparse else 0
         return counts
 
@@ -293,13 +302,15 @@ class ModelConfig:
     def has_attention(self, layer: int) -> bool:
         """Whether a layer has attention."""
         beside = isinstance(self.recurrent, StateSpaces) and self.recurrent.beside_attention
-        return beside or not self.is_recurrent(layer)
+        return beside or not (self.is_recurrent(layer) or layer in self.without_attention)
 
     @property
     def uncommon_blocks(self) -> str | None:
         """What blocks have that only the decoder of such models computes, in one process; None for the usual ones."""
         if self.recurrent is not None:
             return "recurrent layers"
+        if self.without_attention or self.without_mlp:
+            return "layers of attention or an MLP alone"
         return "attention with an output gate" if self.attention_gate else None
 
     @property
@@ -337,22 +348,26 @@ class ModelConfig:
         windows = tuple(self.windows[layer] for layer in layers) if self.windows else ()
         if not any(windows):
             windows = ()
+
+        def numbered(chosen: Sequence[int]) -> tuple[int, ...]:
+            return tuple(i for i, layer in enumerate(layers) if layer in chosen)
+
         experts = self.experts
         if experts is not None:
-            sparse = tuple(i for i, layer in enumerate(layers) if layer in experts.layers)
-            experts = replace(experts, layers=sparse)
-        unrotated = tuple(i for i, layer in enumerate(layers) if layer in self.unrotated)
+            experts = replace(experts, layers=numbered(experts.layers))
         recurrent = self.recurrent
         if recurrent is not None:
-            stateful = tuple(i for i, layer in enumerate(layers) if layer in recurrent.layers)
+            stateful = numbered(recurrent.layers)
             recurrent = replace(recurrent, layers=stateful) if stateful else None
         return replace(
             self,
             num_layers=len(layers),
             windows=windows,
             experts=experts,
-            unrotated=unrotated,
+            unrotated=numbered(self.unrotated),
             recurrent=recurrent,
+            without_attention=numbered(self.without_attention),
+            without_mlp=numbered(self.without_mlp),
         )
 
     def within(self, context: int) -> ModelConfig:

@@ -18,7 +18,11 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
     others = [
         layer
         for layer, spec in enumerate(specs)
-        if spec != PLAIN or config.attention_sinks or config.attention_gate or config.is_recurrent(layer)
+        if spec != PLAIN
+        or config.attention_sinks
+        or config.attention_gate
+        or config.is_recurrent(layer)
+        or not config.has_attention(layer)
     ]
     refused = next((layer for layer in chosen if layer in others), None)
     if refused is not None:
@@ -32,6 +36,8 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
 
 def _peculiarity(config: ModelConfig, layer: int) -> str:
     spec = config.layer_kind(layer).attention
+    if layer in config.without_attention:
+        return "no attention"
     if config.is_recurrent(layer):
         return f"a state {'beside' if config.has_attention(layer) else 'in the place of'} attention"
     if config.attention_gate:

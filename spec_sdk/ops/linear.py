@@ -89,7 +89,7 @@ class ProjectionOfParts(Projection):
 
 
 class JoinedProjection(ProjectionOfParts):
-    """Several projections of one input, their outputs one after the other."""
+    """Several projections of one input, their outputs one after the other; or none."""
 
     @property
     def weight_OI(self) -> torch.Tensor:
@@ -108,7 +108,7 @@ class JoinedProjection(ProjectionOfParts):
 
 
 class SummedProjection(ProjectionOfParts):
-    """The sum of several projections, of inputs that lie one after the other."""
+    """The sum of several projections, of inputs that lie one after the other; or none."""
 
     @property
     def weight_OI(self) -> torch.Tensor:

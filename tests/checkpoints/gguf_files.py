@@ -19,13 +19,15 @@ from transformers import PreTrainedModel
 from benchmarks.support.random_gguf import random_blocks
 from spec_sdk.model.architectures import read_config, weights_of
 from tests.checkpoints.gguf_recurrent import (
-    LFM2,
+    NEMOTRON,
     QWENS,
     STATE_SPACE_FLOATS,
     add_recurrent,
     feed_forward_length,
     joined,
     kv_heads,
+    nemotron_architecture,
+    norm_epsilon,
     recurrent_values,
 )
 from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
@@ -56,8 +58,15 @@ PERMUTED = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "mistr
 """Those of which llama.cpp's converter reorders Q and K."""
 DEEPSEEK_MIXTURES = ("glm4_moe", "dots1")
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss", *DEEPSEEK_MIXTURES)
-RECURRENT_MIXTURES = ("qwen3_next", "qwen3_5_moe_text", "lfm2_moe", "granitemoehybrid")
+RECURRENT_MIXTURES = ("qwen3_next", "qwen3_5_moe_text", "lfm2_moe", "granitemoehybrid", "nemotron_h")
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
+
+
+def gguf_architecture(config: Any) -> str:
+    """What the file of a model is called."""
+    if config.model_type == NEMOTRON:
+        return nemotron_architecture(config)
+    return GGUF_ARCHITECTURE.get(config.model_type, config.model_type)
 
 
 def byte_level_vocabulary() -> tuple[list[str], list[str]]:
@@ -152,8 +161,10 @@ def write_gguf(
     model = tiny_model(name, **overrides)
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    architecture = GGUF_ARCHITECTURE.get(config.model_type, config.model_type)
-    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    architecture = gguf_architecture(config)
+    # without rotary positions it says nothing of them
+    parameters = getattr(config, "rope_parameters", {"rope_theta": 1e4, "rope_type": "default"})
+    rope = parameters.get("full_attention", parameters)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -163,7 +174,7 @@ def write_gguf(
         writer.add_feed_forward_length(feed_forward_length(config))
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(kv_heads(config))
-    writer.add_layer_norm_rms_eps(config.norm_eps if config.model_type in LFM2 else config.rms_norm_eps)
+    writer.add_layer_norm_rms_eps(norm_epsilon(config))
     writer.add_rope_freq_base(rope["rope_theta"])
     if architecture in ("gemma2", "gemma3"):
         _add_gemma(writer, config, rope)
@@ -186,7 +197,8 @@ def write_gguf(
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
-    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and getattr(config, "num_local_experts", True):
+    has_experts = "moe" in getattr(config, "layers_block_type", ["moe"])
+    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and getattr(config, "num_local_experts", has_experts):
         _add_experts(writer, config)
     add_recurrent(writer, config)
     tokenizer(writer)
@@ -271,7 +283,8 @@ def _converted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
-    of_local = config.model_type in ("mixtral", "granitemoe", "granitemoehybrid", "gpt_oss", *DEEPSEEK_MIXTURES)
+    granites = "granitemoe", "granitemoehybrid"
+    of_local = config.model_type in ("mixtral", "gpt_oss", NEMOTRON, *granites, *DEEPSEEK_MIXTURES)
     writer.add_expert_count(config.num_local_experts if of_local else config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     if config.model_type == "gpt_oss":

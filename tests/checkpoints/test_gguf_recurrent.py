@@ -24,6 +24,9 @@ from tests.support.tiny_checkpoints import checkpoint_tensors
 
 SPACES: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "shared_intermediate_size": 64}
 FALCON: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_ssm": 128}
+NEMOTRON: dict[str, Any] = {"num_hidden_layers": 7, "mamba_num_heads": 8, "mamba_head_dim": 16}
+ONE_GROUP: dict[str, Any] = {"hybrid_override_pattern": "MEM*EME", "n_group": 1, "topk_group": 1}
+EXPERTS: dict[str, Any] = {"moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 64}
 FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5": ("qwen3_5", DELTA_SIZES),
     "qwen3_5, tiled": ("qwen3_5", TILED),
@@ -35,13 +38,15 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite4_moe": ("granite4_moe", SPACES),
     "falcon_h1": ("falcon_h1", FALCON),
     "normed falcon_h1": ("normed_falcon_h1", {**FALCON, "tie_word_embeddings": False}),
+    "nemotron_h": ("nemotron_h", NEMOTRON),
+    "nemotron_h_moe": ("nemotron_h_moe", {**NEMOTRON, **EXPERTS, **ONE_GROUP}),
     "lfm2_moe": ("lfm2_moe", {"moe_intermediate_size": 32}),
 }
 
 
 def written(path: Path, name: str, kind: str | Callable[[str], str] = "F32", **options: Any) -> Any:
     family, sizes = FILES[name]
-    return write_gguf(path, family, kind, num_hidden_layers=5, **sizes, **options)
+    return write_gguf(path, family, kind, **{"num_hidden_layers": 5, **sizes, **options})
 
 
 def assert_logits_equal(path: Path, reference: Any) -> None:
@@ -89,7 +94,8 @@ def test_matrices_in_few_bits_stay_so(name: str, kind: Any, tmp_path: Path) -> N
     wide |= {"mamba_n_heads": 16, "mamba_d_ssm": 256} if "falcon" in name else {}
     family, sizes = FILES[name]
     sizes = {**sizes, "linear_key_head_dim": 128, "linear_value_head_dim": 128} if "qwen" in name else sizes
-    write_gguf(tmp_path / "m.gguf", family, kind, num_hidden_layers=5, **{**sizes, **wide})
+    wide |= {"mamba_num_heads": 16, "moe_shared_expert_intermediate_size": 256} if "nemotron" in name else {}
+    write_gguf(tmp_path / "m.gguf", family, kind, **{"num_hidden_layers": 5, **sizes, **wide})
     ours = open_checkpoint(str(tmp_path / "m.gguf"))
     decoder = load_decoder(ours, torch.device("cpu"), torch.float32)
     assert isinstance(decoder, RecurrentDecoder)
@@ -159,6 +165,13 @@ def test_a_file_that_says_how_many_layers_lie_between(tmp_path: Path) -> None:
         ("granite4_moe", "granitehybrid.ssm.state_size", None, "no granitehybrid.ssm.state_size"),
         ("falcon_h1", "falcon-h1.ssm.group_count", 3, "in 3 groups do not make up"),
         ("falcon_h1", "falcon-h1.ssm.inner_size", None, "no falcon-h1.ssm.inner_size"),
+        ("nemotron_h", "nemotron_h.feed_forward_length", 96, "does not list what each of 7 layers has"),
+        ("nemotron_h", "nemotron_h.feed_forward_length", [0, 96, 0, 0, 0, 48, 0], "differs between layers that have"),
+        ("nemotron_h", "nemotron_h.attention.head_count_kv", [0, 0, 2], "does not list what each of 7 layers has"),
+        ("nemotron_h", "nemotron_h.attention.head_count_kv", [0] * 7, "differs between layers that have any"),
+        ("nemotron_h_moe", "nemotron_h_moe.expert_count", None, "has no nemotron_h_moe.expert_count"),
+        ("nemotron_h_moe", "nemotron_h_moe.moe_latent_size", 16, "experts of a latent size"),
+        ("nemotron_h_moe", "nemotron_h_moe.expert_group_count", 2, "expert_group_count is not supported"),
     ],
 )
 def test_what_a_file_cannot_say(name: str, key: str, value: Any, message: str, tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ RECURRENT = [
     "granite4_moe",
     "falcon_h1",
     "normed_falcon_h1",
+    "nemotron_h",
+    "nemotron_h_moe",
 ]
 DIVIDED = [name for name in ARCHITECTURES if name not in (*WIDE_NORMS, *RECURRENT)]
 
@@ -145,7 +147,7 @@ def test_layers_with_experts_keep_them() -> None:
     subset = tiny_decoder("sparse_steps", 0).subset(layers)
     assert loaded.config.experts is not None and loaded.config.experts.layers == (1, 2)
     for ours, theirs in zip(loaded.blocks, subset.blocks, strict=True):
-        pairs = zip(ours.mlp.projections, theirs.mlp.projections, strict=True)
+        pairs = zip(ours.projections, theirs.projections, strict=True)
         assert all(torch.equal(a.weight_OI, b.weight_OI) for a, b in pairs)
 
 
@@ -163,6 +165,6 @@ def test_layers_of_a_checkpoint_are_the_subset_of_its_decoder() -> None:
     assert loaded.layers == loaded.config.num_layers == subset.layers == 3
     for ours, theirs in zip(loaded.blocks, subset.blocks, strict=True):
         assert torch.equal(ours.qkv.weight_OI, theirs.qkv.weight_OI)
-        ours_O, theirs_O = ours.mlp.projections[-1].bias_O, theirs.mlp.projections[-1].bias_O
+        ours_O, theirs_O = ours.projections[-1].bias_O, theirs.projections[-1].bias_O
         assert ours_O is not None and theirs_O is not None
         assert torch.equal(ours_O, theirs_O)

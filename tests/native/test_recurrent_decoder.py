@@ -51,6 +51,14 @@ DELTA: dict[str, Any] = {
     "linear_value_head_dim": 32,
 }
 EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+NEMOTRON: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "head_dim": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 24,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3_5": DELTA,
     "tiled": {**DELTA, "linear_value_heads_tiled": True, "linear_num_value_heads": 6},
@@ -94,6 +102,15 @@ MODELS: dict[str, dict[str, Any]] = {
         "mamba_rms_norm": True,
         "mamba_norm_before_gate": False,
     },
+    "nemotron_h": {**NEMOTRON, "hybrid_override_pattern": "M-M*-"},
+    "nemotron_h_moe": {
+        **NEMOTRON,
+        "hybrid_override_pattern": "MEM*E",
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+        "moe_shared_expert_intermediate_size": 48,
+    },
     "lfm2": {
         "model_type": "lfm2",
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
@@ -105,8 +122,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
     },
 }
-SPACES = ("granite", "falcon_h1", "normed falcon_h1")
-MIXTURES = ("qwen3_5_moe", "qwen3_next", "lfm2_moe")
+SPACES = ("granite", "falcon_h1", "normed falcon_h1", "nemotron_h")
+MIXTURES = ("qwen3_5_moe", "qwen3_next", "lfm2_moe", "nemotron_h_moe")
 DTYPES = [torch.float32, torch.bfloat16]
 LIMITS = {torch.float32: 1e-4, torch.bfloat16: 0.2}
 
@@ -173,7 +190,7 @@ def test_logits_are_those_of_float64(name: str, dtype: torch.dtype) -> None:
     assert_close(logits_of(natively(source, dtype)), logits_of(reference(source)), limit)
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "lfm2", "falcon_h1"])
+@pytest.mark.parametrize("name", ["qwen3_5", "lfm2", "falcon_h1", "nemotron_h"])
 def test_weights_in_few_bits(name: str) -> None:
     source = InEightBits(config_of(name), 0)
     assert_close(logits_of(natively(source, torch.float32, activations="exact")), logits_of(reference(source)), 1e-4)

@@ -63,6 +63,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "attention_out_multiplier": 0.8,
         "key_multiplier": 0.5,
     },
+    "nemotron_h": {
+        "model_type": "nemotron_h",
+        "num_hidden_layers": 6,
+        "hybrid_override_pattern": "M-MM*-",
+        "head_dim": 8,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "ssm_state_size": 8,
+    },
     "lfm2": {
         "model_type": "lfm2",
         "layer_types": ["conv", "full_attention", "conv", "conv"],

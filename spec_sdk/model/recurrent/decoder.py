@@ -1,5 +1,5 @@
 """A decoder in which some layers carry a state in the place of attention (Qwen 3 Next, Qwen 3.5, LFM2, Granite 4), or
-all of them beside it (Falcon H1).
+all of them beside it (Falcon H1), or have a state, attention or an MLP alone (Nemotron H).
 
 The four stages that runners call are :class:`~spec_sdk.model.decoder.Decoder`'s. A recurrent layer's ``pre_attention``
 gives what its input projection does as q, and no k or v; with attention beside the state, Q behind that, and K and V.
@@ -69,10 +69,15 @@ class RecurrentDecoder(GatedAttention):
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q is [B, N, 1, X] of a recurrent layer; with attention beside the state [B, N, 1, X + H·D]."""
+        """q is [B, N, 1, X] of a recurrent layer, with attention beside the state [B, N, 1, X + H·D], and [B, N, 1, 0]
+        of a layer with an MLP alone.
+        """
+        block = self.blocks[layer]
+        if not block.qkv.parts:
+            none_BN0X = h_BNM[:, :, None, :0]
+            return none_BN0X, none_BN0X, none_BN0X
         if layer not in self.mixers:
             return super().pre_attention(layer, h_BNM, work)
-        block = self.blocks[layer]
         projected_BNX = block.qkv(self.attention_input(layer, h_BNM, work))
         if not block.attends:
             none_BN0X = projected_BNX[:, :, None][:, :, :0]
@@ -89,6 +94,8 @@ class RecurrentDecoder(GatedAttention):
         """Of a recurrent layer what its rows get of those before them [B, N, 1, Y], which it writes to its state; with
         attention beside the state [B, N, 1, Y + H·D].
         """
+        if not self.blocks[layer].qkv.parts:
+            return q_BNHD
         if layer not in self.mixers:
             return super().attend(layer, q_BNHD, work)
         projected_BNX, block = q_BNHD[:, :, 0], self.blocks[layer]
@@ -98,6 +105,11 @@ class RecurrentDecoder(GatedAttention):
         q_BNHD = q_BNX.reshape(*q_BNX.shape[:2], -1, self.config.head_dim)
         attended_BN1X = super().attend(layer, q_BNHD, work).flatten(2)[:, :, None]
         return torch.cat((self._mixed(layer, projected_BNX, work), attended_BN1X.to(q_BNX.dtype)), -1)
+
+    def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
+        if not self.blocks[layer].output.parts:
+            return o_BNHD.new_zeros((*o_BNHD.shape[:2], self.config.hidden_size))
+        return super().project(layer, o_BNHD)
 
     def _mixed(self, layer: int, projected_BNX: torch.Tensor, work: ForwardPass) -> torch.Tensor:
         mixer, cache = self.mixers[layer], work.cache

@@ -54,11 +54,11 @@ def unknown_stages(decoder: Decoder) -> str | None:
             return f"layer {layer} has gains in another dtype than its weights"
         if not all(map(is_native, (*block.qkv.parts, *block.output.parts))):
             return f"layer {layer} has linear layers of another kind"
-        unknown = unknown_feed_forward(block.mlp, decoder.dtype)
+        unknown = block.mlp and unknown_feed_forward(block.mlp, decoder.dtype)
         if unknown is not None:
             return f"layer {layer} has {unknown}"
-    activations = {activation_of(block.mlp) for block in decoder.blocks}
-    return None if len(activations) == 1 else "layers have different activations"
+    activations = {activation_of(block.mlp) for block in decoder.blocks if block.mlp is not None}
+    return None if len(activations) < 2 else "layers have different activations"
 
 
 def leave_rows_exact(decoder: Decoder) -> None:
@@ -195,9 +195,9 @@ def run_blocks(
 
 def shape_of(decoder: Decoder) -> Shape:
     """The sizes that all its blocks have."""
-    c, parts = decoder.config, [block.mlp for block in decoder.blocks]
-    sizes = map(max, zip(*map(feed_forward_sizes, parts), strict=True))
-    activation = ACTIVATIONS[activation_of(parts[0])]
+    c, parts = decoder.config, [block.mlp for block in decoder.blocks if block.mlp is not None]
+    sizes = map(max, zip((0, 0, 0), *map(feed_forward_sizes, parts), strict=True))
+    activation = ACTIVATIONS[next(map(activation_of, parts), c.activation)]
     return Shape(
         c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, *sizes, c.rms_norm_eps, activation, c.wide_qk_norm
     )

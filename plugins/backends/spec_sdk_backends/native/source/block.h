@@ -33,8 +33,8 @@ extern "C" struct Experts {
 };
 
 extern "C" struct Block {
-    Matrix qkv, output, gate_up, down;
-    const Experts* experts;  // null: gate_up and down are an MLP's
+    Matrix qkv, output, gate_up, down;  // up alone where there are no gates
+    const Experts* experts;  // null: gate_up and down are an MLP's, or nothing
     Gain input_norm, q_norm, k_norm, post_norm;
     Gain attention_output_norm, mlp_output_norm;
     double scale, cap;  // of scores; 0: no cap
@@ -50,6 +50,7 @@ extern "C" struct Shape {
     int64_t per_row;  // experts of a row, of the block with most
     double epsilon;
     int64_t activation;  // of gates and what they multiply: 0 SiLU, 1 GELU in its tanh form, 2 SwiGLU within limits
+                         // 3: squared ReLU, and there are no gates
     int64_t wide_qk_norm;  // whether norms of Q and K are of all heads together
 };
 
