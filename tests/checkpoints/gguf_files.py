@@ -198,7 +198,8 @@ def write_gguf(
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
     has_experts = "moe" in getattr(config, "layers_block_type", ["moe"])
-    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and getattr(config, "num_local_experts", has_experts):
+    has_experts = has_experts and bool(getattr(config, "num_local_experts", True))
+    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and has_experts:
         _add_experts(writer, config)
     add_recurrent(writer, config)
     tokenizer(writer)

@@ -84,6 +84,7 @@ def add_recurrent(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_ssm_time_step_rank(config.mamba_num_heads)
         writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
         writer.add_rope_scaling_finetuned(False)
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
         if "moe" in config.layers_block_type:
             writer.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
             writer.add_expert_shared_count(config.n_shared_experts)

@@ -138,6 +138,16 @@ def test_a_file_that_says_how_many_layers_lie_between(tmp_path: Path) -> None:
     assert_logits_equal(tmp_path / "m.gguf", reference)
 
 
+def test_a_nemotron_whose_epsilon_has_another_name(tmp_path: Path) -> None:
+    """As files have it whose config.json says it once."""
+
+    def forget(writer: gguf.GGUFWriter) -> None:
+        del writer.kv_data[0]["nemotron_h.attention.layer_norm_rms_epsilon"]
+
+    reference = written(tmp_path / "m.gguf", "nemotron_h", customize=forget, layer_norm_epsilon=0.01)
+    assert_logits_equal(tmp_path / "m.gguf", reference)
+
+
 @pytest.mark.parametrize(
     ("name", "key", "value", "message"),
     [

@@ -32,6 +32,7 @@ SIZES = {
     "num_attention_heads": 8,
     "max_position_embeddings": 512,
 }
+PATTERN = {"hybrid_override_pattern": "M-MM*E"}
 TOKENS = list(range(3, 63))
 
 
@@ -169,6 +170,92 @@ def test_a_published_falcon_h1() -> None:
     assert config.rope_theta == 1e11 and config.head_dim == 64
     assert config.norm_eps_of_states == pytest.approx(1e-5)
     assert all(config.is_recurrent(layer) and config.has_attention(layer) for layer in range(36))
+
+
+def test_what_a_nemotron_h_leaves_out() -> None:
+    sizes = {**SIZES, "num_hidden_layers": 6}
+    ours, theirs = read("nemotron_h", **{**sizes, **PATTERN}), CONFIG_MAPPING["nemotron_h"](**sizes, **PATTERN)
+    spaces = StateSpaces(
+        (0, 2, 3),
+        theirs.conv_kernel,
+        theirs.n_groups,
+        theirs.mamba_num_heads,
+        theirs.ssm_state_size,
+        theirs.mamba_head_dim,
+    )
+    routing = Routing(theirs.num_experts_per_tok, theirs.norm_topk_prob, "sigmoid", theirs.routed_scaling_factor)
+    width, shared = theirs.moe_intermediate_size, theirs.moe_shared_expert_intermediate_size
+    for config in (ours, read_config(theirs.to_dict(), "config.json")):
+        assert config.recurrent == spaces
+        assert (config.without_attention, config.without_mlp) == ((1, 5), (0, 2, 3, 4))
+        assert config.experts is not None and config.experts.layers == (5,)
+        assert (config.experts.intermediate_size, config.experts.shared_intermediate_size) == (width, shared)
+        assert config.experts.routing == routing and config.experts.count == theirs.n_routed_experts
+        assert (config.head_dim, config.num_kv_heads) == (theirs.head_dim, theirs.num_key_value_heads)
+        assert config.rms_norm_eps == theirs.layer_norm_epsilon and config.unrotated == tuple(range(6))
+    assert read("nemotron_h", **{**sizes, "hybrid_override_pattern": "M-M*--"}).experts is None
+
+
+def test_older_names_of_a_nemotron_h() -> None:
+    said = {"attention_head_dim": 32, "mamba_n_groups": 4, "mamba_d_conv": 3, "mamba_dt_limit": [0.1, 0.5]}
+    config = read("nemotron_h", **{**SIZES, "num_hidden_layers": 6, **PATTERN, **said})
+    spaces = config.recurrent
+    assert isinstance(spaces, StateSpaces) and config.head_dim == 32
+    assert (spaces.groups, spaces.tokens, spaces.step_limit) == (4, 3, (0.1, 0.5))
+
+
+def test_a_published_nemotron_3_nano() -> None:
+    """30B's, by what is read of it; its rotary base means nothing."""
+    pattern = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+    config = read_config(
+        {
+            "model_type": "nemotron_h",
+            "attention_bias": False,
+            "expand": 2,
+            "head_dim": 128,
+            "hidden_size": 2688,
+            "hybrid_override_pattern": pattern,
+            "intermediate_size": 1856,
+            "layer_norm_epsilon": 1e-05,
+            "mamba_head_dim": 64,
+            "mamba_hidden_act": "silu",
+            "mamba_num_heads": 64,
+            "mamba_proj_bias": False,
+            "mamba_ssm_cache_dtype": "float32",
+            "max_position_embeddings": 262144,
+            "mlp_bias": False,
+            "mlp_hidden_act": "relu2",
+            "moe_intermediate_size": 1856,
+            "moe_shared_expert_intermediate_size": 3712,
+            "n_group": 1,
+            "n_groups": 8,
+            "n_routed_experts": 128,
+            "n_shared_experts": 1,
+            "norm_topk_prob": True,
+            "num_attention_heads": 32,
+            "num_experts_per_tok": 6,
+            "num_hidden_layers": 52,
+            "num_key_value_heads": 2,
+            "partial_rotary_factor": 1.0,
+            "residual_in_fp32": False,
+            "rope_theta": 10000,
+            "routed_scaling_factor": 2.5,
+            "sliding_window": None,
+            "ssm_state_size": 128,
+            "tie_word_embeddings": False,
+            "time_step_limit": [0.0, {"__float__": "Infinity"}],
+            "topk_group": 1,
+            "use_bias": False,
+            "use_conv_bias": True,
+            "vocab_size": 131072,
+        },
+        "config.json",
+    )
+    assert config.experts is not None and len(config.experts.layers) == 23
+    assert config.recurrent is not None and len(config.recurrent.layers) == 23
+    assert [layer for layer in range(52) if config.has_attention(layer)] == [i for i in range(52) if pattern[i] == "*"]
+    # 3.2 billion for a token, of which the output head has some
+    assert sum(config.layer_parameters) == pytest.approx(3.2e9 - 131072 * 2688, rel=0.02)
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_5_text", "qwen3_next", "lfm2", "lfm2_moe"])

@@ -147,8 +147,10 @@ def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     # the file counts prediction modules among its blocks
     layers = meta.size(f"{architecture}.block_count") - meta.count(f"{architecture}.nextn_predict_layers", 0)
     heads, widths = (_of_layers(gguf, f"{architecture}.{key}", layers) for key in _OF_LAYERS)
-    alike = copy.copy(gguf)
+    epsilon, alike = f"{architecture}.attention.layer_norm_rms_epsilon", copy.copy(gguf)
     alike.metadata = {
+        # some files have it under the name of another norm alone
+        epsilon: meta.get(f"{architecture}.attention.layer_norm_epsilon"),
         **{key: value for key, value in gguf.metadata.items() if not key.startswith(f"{architecture}.rope.")},
         **{f"{architecture}.{key}": max(each) for key, each in zip(_OF_LAYERS, (heads, widths), strict=True)},
     }
