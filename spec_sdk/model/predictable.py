@@ -14,16 +14,7 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
 
     A prediction combines parts of the whole prefix under the usual scale; a window leaves little to save anyway.
     """
-    specs = [config.layer_kind(layer).attention for layer in range(layers)]
-    others = [
-        layer
-        for layer, spec in enumerate(specs)
-        if spec != PLAIN
-        or config.attention_sinks
-        or config.attention_gate
-        or config.is_recurrent(layer)
-        or not config.has_attention(layer)
-    ]
+    others = [layer for layer in range(layers) if _peculiarity(config, layer) is not None]
     refused = next((layer for layer in chosen if layer in others), None)
     if refused is not None:
         left_out = f"attention_verifier.never={others}".replace(" ", "")
@@ -34,16 +25,19 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
         )
 
 
-def _peculiarity(config: ModelConfig, layer: int) -> str:
+def _peculiarity(config: ModelConfig, layer: int) -> str | None:
+    """What a layer has that no predictor computes; None for plain attention."""
     spec = config.layer_kind(layer).attention
-    if layer in config.without_attention:
-        return "no attention"
     if config.is_recurrent(layer):
         return f"a state {'beside' if config.has_attention(layer) else 'in the place of'} attention"
+    if not config.has_attention(layer):
+        return "no attention"
     if config.attention_gate:
         return "attention with an output gate"
     if config.attention_sinks:
         return "attention sinks"
     if spec.window is not None:
         return f"a window of {spec.window} tokens"
-    return "soft-capped attention scores" if spec.softcap is not None else "an attention scale of its own"
+    if spec.softcap is not None:
+        return "soft-capped attention scores"
+    return None if spec == PLAIN else "an attention scale of its own"

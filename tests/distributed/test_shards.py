@@ -158,6 +158,22 @@ def test_no_more_ranks_than_an_expert_has_rows() -> None:
         shard_of(config, 0, 4)
 
 
+def test_layers_of_a_nemotron_are_the_subset_of_its_decoder() -> None:
+    source, layers = ModelTensors("nemotron_h_moe", 0), [1, 2, 3, 6]
+    loaded = load_decoder(LayersOf(source, layers), torch.device("cpu"), torch.float32)
+    subset = tiny_decoder("nemotron_h_moe", 0).subset(layers)
+    config = loaded.config
+    assert (config.without_attention, config.without_mlp) == ((0, 3), (1, 2)) and config.has_attention(2)
+    for ours, theirs in zip(loaded.blocks, subset.blocks, strict=True):
+        assert (ours.attends, type(ours.mlp), type(ours.mixer)) == (
+            theirs.attends,
+            type(theirs.mlp),
+            type(theirs.mixer),
+        )
+        parts = [[part for whole in block.projections for part in whole.parts] for block in (ours, theirs)]
+        assert all(torch.equal(a.weight_OI, b.weight_OI) for a, b in zip(*parts, strict=True))
+
+
 def test_layers_of_a_checkpoint_are_the_subset_of_its_decoder() -> None:
     source, layers = ModelTensors("biased_llama", 0), [0, 2, 4]
     loaded = load_decoder(LayersOf(source, layers), torch.device("cpu"), torch.float32)

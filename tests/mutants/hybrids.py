@@ -1,13 +1,18 @@
-"""Falcon H1's layers computed otherwise: its multipliers, and attention beside a state."""
+"""Falcon H1's and Nemotron H's layers computed otherwise: multipliers, attention beside a state, layers of one part."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
 FALCON = "spec_sdk/model/architectures/falcon_h1.py"
+NEMOTRON = "spec_sdk/model/architectures/nemotron_h.py"
 LOADING = "spec_sdk/model/recurrent/loading.py"
 SPACE = "spec_sdk/model/recurrent/state_space.py"
 LOGITS = "tests/model/test_decoder.py::test_logits_equal_transformers[falcon_h1]"
+ALONE = "tests/model/test_decoder.py::test_logits_equal_transformers[nemotron_h]"
+SPARSE = "tests/model/test_decoder.py::test_logits_equal_transformers[nemotron_h_moe]"
+OF_CONFIGS = "tests/checkpoints/test_recurrent_configs.py"
+OF_FILES = "tests/checkpoints/test_gguf_recurrent.py"
 NORMED = "tests/model/test_decoder.py::test_logits_equal_transformers[normed_falcon_h1]"
 TREES = "tests/recurrent/test_sessions.py::test_what_follows_kept_and_rejected_nodes_sees_the_kept_ones_alone"
 
@@ -74,5 +79,61 @@ HYBRIDS = (
         "        if self.blocks[layer].attends:\n            super().write_kv",
         "        if layer not in self.mixers:\n            super().write_kv",
         (LOGITS, TREES),
+    ),
+    Mutant(
+        "nemotron h: a layer with an MLP alone has no norm",
+        "spec_sdk/model/load_decoder.py",
+        'weights.gain_if_any("input_norm" if alone else "post_norm", i, config.post_norm_scale)',
+        'weights.gain_if_any("post_norm", i, config.post_norm_scale)',
+        (ALONE,),
+    ),
+    Mutant(
+        "nemotron h: MLPs are not squared",
+        "spec_sdk/ops/feed_forward.py",
+        "F.relu(self.up(x)).square()",
+        "F.relu(self.up(x))",
+        (ALONE, SPARSE),
+    ),
+    Mutant(
+        "nemotron h: its shared expert is as wide as the others",
+        NEMOTRON,
+        'shared = fields.size("moe_shared_expert_intermediate_size", 7688)',
+        'shared = fields.size("moe_intermediate_size", 7688)',
+        (f"{OF_CONFIGS}::test_a_published_nemotron_3_nano", SPARSE),
+    ),
+    Mutant(
+        "nemotron h: attention has rotary positions",
+        NEMOTRON,
+        "unrotated=range(len(pattern))",
+        "unrotated=()",
+        (ALONE,),
+    ),
+    Mutant(
+        "nemotron h: older names mean nothing",
+        NEMOTRON,
+        '("conv_kernel", "mamba_d_conv")',
+        '("conv_kernel",)',
+        (f"{OF_CONFIGS}::test_older_names_of_a_nemotron_h",),
+    ),
+    Mutant(
+        "nemotron h: a file's epsilon has one name",
+        NEMOTRON,
+        'epsilon: meta.get(f"{architecture}.attention.layer_norm_epsilon")',
+        "epsilon: 1e-5",
+        (f"{OF_FILES}::test_a_nemotron_whose_epsilon_has_another_name",),
+    ),
+    Mutant(
+        "nemotron h: a file's layers without KV heads are all state spaces",
+        NEMOTRON,
+        "        if width:\n",
+        "        if width and attends:\n",
+        (f"{OF_FILES}::test_logits_equal_transformers[nemotron_h]",),
+    ),
+    Mutant(
+        "nemotron h: parts of its layers have the numbers of the whole",
+        "spec_sdk/model/config.py",
+        "without_attention=numbered(self.without_attention)",
+        "without_attention=self.without_attention",
+        ("tests/distributed/test_shards.py::test_layers_of_a_nemotron_are_the_subset_of_its_decoder",),
     ),
 )

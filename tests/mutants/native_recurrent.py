@@ -95,6 +95,13 @@ NATIVE_RECURRENT: tuple[Mutant, ...] = (
         (DECODERS,),
     ),
     Mutant(
+        "native MLPs without gates: negative numbers are squared, too",
+        SOURCE + "feed_forward.h",
+        "float positive = std::max(y[r * stride + c], 0.0f);",
+        "float positive = y[r * stride + c];",
+        (DECODERS,),
+    ),
+    Mutant(
         "native blocks: attention goes without its gates",
         SOURCE + "mixed_blocks.h",
         "if (of[i].gated) team.meet(), apply_gates(block, work);",

@@ -72,8 +72,8 @@ NEARLY_LLAMAS = (
     Mutant(
         "layers without rotary positions keep their numbers in a cut",
         "spec_sdk/model/config.py",
-        "unrotated = tuple(i for i, layer in enumerate(layers) if layer in self.unrotated)",
-        "unrotated = self.unrotated",
+        "unrotated=numbered(self.unrotated)",
+        "unrotated=self.unrotated",
         (OF_CUTS,),
     ),
     Mutant(
