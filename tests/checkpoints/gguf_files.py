@@ -197,8 +197,8 @@ def write_gguf(
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
-    has_experts = "moe" in getattr(config, "layers_block_type", ["moe"])
-    has_experts = has_experts and bool(getattr(config, "num_local_experts", True))
+    # the configuration of a Nemotron counts experts that it may not have
+    has_experts = architecture != "nemotron_h" and getattr(config, "num_local_experts", True)
     if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and has_experts:
         _add_experts(writer, config)
     add_recurrent(writer, config)

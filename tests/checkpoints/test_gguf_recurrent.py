@@ -127,6 +127,21 @@ def test_a_prediction_module_is_not_read(name: str, tmp_path: Path) -> None:
     assert_logits_equal(tmp_path / "m.gguf", written(tmp_path / "m.gguf", name, customize=say))
 
 
+def test_a_prediction_module_of_a_nemotron_is_not_read(tmp_path: Path) -> None:
+    """It is one more block, with attention and experts."""
+
+    def say(writer: gguf.GGUFWriter) -> None:
+        del writer.kv_data[0]["nemotron_h_moe.block_count"]
+        writer.add_block_count(8)
+        writer.add_nextn_predict_layers(1)
+        writer.kv_data[0]["nemotron_h_moe.attention.head_count_kv"].value.append(2)
+        writer.kv_data[0]["nemotron_h_moe.feed_forward_length"].value.append(32)
+        for part in ("nextn.eh_proj", "attn_norm", "attn_q", "ffn_gate_inp"):
+            writer.add_tensor(f"blk.7.{part}.weight", np.zeros(64, np.float32))
+
+    assert_logits_equal(tmp_path / "m.gguf", written(tmp_path / "m.gguf", "nemotron_h_moe", customize=say))
+
+
 def test_a_file_that_says_how_many_layers_lie_between(tmp_path: Path) -> None:
     """As the first files did."""
 

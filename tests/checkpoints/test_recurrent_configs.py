@@ -110,6 +110,7 @@ def test_what_a_falcon_h1_leaves_out() -> None:
     )
     assert (ours.num_kv_heads, ours.tie_embeddings) == (theirs.num_key_value_heads, theirs.tie_word_embeddings)
     assert ours.rms_norm_eps == theirs.rms_norm_eps
+    assert read("falcon_h1", num_attention_heads=4, num_key_value_heads=None).num_kv_heads == 4
     as_wide = read("falcon_h1", mamba_d_ssm=None, mamba_n_heads=8).recurrent
     assert isinstance(as_wide, StateSpaces) and as_wide.inner == 128
 
@@ -194,6 +195,10 @@ def test_what_a_nemotron_h_leaves_out() -> None:
         assert (config.head_dim, config.num_kv_heads) == (theirs.head_dim, theirs.num_key_value_heads)
         assert config.rms_norm_eps == theirs.layer_norm_epsilon and config.unrotated == tuple(range(6))
     assert read("nemotron_h", **{**sizes, "hybrid_override_pattern": "M-M*--"}).experts is None
+    assert (
+        read("nemotron_h", **{**sizes, **PATTERN, "num_attention_heads": 4, "num_key_value_heads": None}).num_kv_heads
+        == 4
+    )
 
 
 def test_older_names_of_a_nemotron_h() -> None:

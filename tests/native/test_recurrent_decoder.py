@@ -213,7 +213,7 @@ def test_a_row_has_the_same_bits_in_every_pass(name: str, way: str) -> None:
         check_same_bits(executor, seed, rounds=14, most_requests=2)
 
 
-@pytest.mark.parametrize("name", ["tiled", "qwen3_5_moe", "granite", "lfm2"])
+@pytest.mark.parametrize("name", ["tiled", "qwen3_5_moe", "granite", "lfm2", "falcon_h1", "nemotron_h_moe"])
 def test_it_is_a_sound_executor(name: str) -> None:
     # states of random weights take rounding errors far
     check_executor(natively, config=config_of(name, max_position_embeddings=256), tolerances={torch.float32: 1e-3})
@@ -258,9 +258,20 @@ def test_stages_and_whole_blocks_agree(name: str, monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(state, by_stages[layer], rtol=1e-3, atol=1e-3)
 
 
-def test_a_part_of_its_blocks() -> None:
-    source = RandomWeights(config_of("qwen3_5"), 0)
-    ours, theirs = natively(source, torch.float32).cut([1, 3, 4]), reference(source).cut([1, 3, 4])
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("qwen3_5", [1, 3, 4]),
+        ("falcon_h1", [1, 3, 4]),
+        ("nemotron_h", [1, 3, 4]),
+        ("nemotron_h", [0, 2, 3]),
+        ("nemotron_h", [1, 4]),
+    ],
+    ids=str,
+)
+def test_a_part_of_its_blocks(name: str, layers: list[int]) -> None:
+    source = RandomWeights(config_of(name), 0)
+    ours, theirs = natively(source, torch.float32).cut(layers), reference(source).cut(layers)
     assert type(ours.decoder) is NativeRecurrentDecoder
     assert_close(logits_of_three(ours), logits_of_three(theirs), 1e-4)
 

@@ -38,7 +38,9 @@ def _read_config(fields: Fields) -> ModelConfig:
             f"{fields.where}: layers without attention or without an MLP (attn_layer_indices, mamba_use_mlp) "
             "are not supported in this family"
         )
-    config = read_llama_like(fields, kv_heads=8, epsilon=1e-5, computes=("embedding_multiplier",))
+    # null is as many as query heads
+    kv_heads = None if "num_key_value_heads" in fields.values else 8
+    config = read_llama_like(fields, kv_heads=kv_heads, epsilon=1e-5, computes=("embedding_multiplier",))
     return _scaled(config, _read_spaces(fields, config), fields)
 
 

@@ -82,10 +82,10 @@ def _read_config(fields: Fields) -> ModelConfig:
     }
     unrotated = {key: value for key, value in fields.values.items() if not key.startswith(("rope_", "partial_rotary"))}
     read, layers = Fields({**unrotated, **own}, fields.where), _layers(pattern)
-    kv_heads = read.size("num_attention_heads", 32) if "num_key_value_heads" in read.values else 8
     config = read_llama_like(
         read,
-        kv_heads=kv_heads,
+        # null is as many as query heads
+        kv_heads=None if "num_key_value_heads" in read.values else 8,
         experts=_experts(read, layers[_MIXTURE]),
         unrotated=range(len(pattern)),
         computes=(COUNTED_AS,),
