@@ -118,13 +118,13 @@ HYBRIDS = (
     Mutant(
         "nemotron h: a file's epsilon has one name",
         NEMOTRON,
-        'epsilon: meta.get(f"{architecture}.attention.layer_norm_epsilon")',
-        "epsilon: 1e-5",
+        'layer_norm_rms_epsilon": meta.get(f"{architecture}.attention.layer_norm_epsilon")',
+        'layer_norm_rms_epsilon": 1e-5',
         (f"{OF_FILES}::test_a_nemotron_whose_epsilon_has_another_name",),
     ),
     Mutant(
         "nemotron h: a file's layers without KV heads are all state spaces",
-        NEMOTRON,
+        "spec_sdk/model/layer_pattern.py",
         "        if width:\n",
         "        if width and attends:\n",
         (f"{OF_FILES}::test_logits_equal_transformers[nemotron_h]",),

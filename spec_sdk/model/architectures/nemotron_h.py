@@ -8,33 +8,32 @@ raises those of whole texts to ``time_step_min``, but none when it decodes.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.config import Experts, ModelConfig
+from spec_sdk.model.config import Experts, ModelConfig, StateSpaces
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.deepseek_mixture import COUNTED_AS, deepseek_experts, read_deepseek_experts
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.layer_pattern import (
+    ATTENTION,
+    MIXTURE,
+    ONE_MLP,
+    STATE_SPACE,
+    gguf_pattern,
+    layers_by_kind,
+    read_pattern,
+)
 from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like
 from spec_sdk.model.mixture import gguf_experts
 from spec_sdk.model.recurrent.space_settings import gguf_state_spaces, read_state_spaces
 from spec_sdk.model.recurrent.weights import attention_alone, state_spaces
 from spec_sdk.model.weight_table import Packing, Weight
 
-_STATE_SPACE, _ATTENTION, _MLP, _MIXTURE = "M*-E"
-_KINDS = {
-    "mamba": _STATE_SPACE,
-    "linear_attention": _STATE_SPACE,
-    "attention": _ATTENTION,
-    "full_attention": _ATTENTION,
-    "mlp": _MLP,
-    "moe": _MIXTURE,
-}
 _NOT_COMPUTED = {
     "use_bias": "biases of state spaces' projections",
     "mlp_bias": "biases of MLPs",
@@ -72,7 +71,7 @@ def _read_config(fields: Fields) -> ModelConfig:
     for key, only in (("mlp_hidden_act", "relu2"), ("mamba_hidden_act", "silu")):
         if (said := fields.text(key, only)) != only:
             raise UserError(f"{fields.where}: unsupported {key} '{said}', only '{only}' is supported")
-    pattern = _pattern(fields)
+    pattern = read_pattern(fields)
     own = {
         "num_hidden_layers": len(pattern),
         "rms_norm_eps": fields.positive("layer_norm_epsilon", 1e-5),
@@ -81,47 +80,25 @@ def _read_config(fields: Fields) -> ModelConfig:
         "max_position_embeddings": fields.size("max_position_embeddings", 4096),
     }
     unrotated = {key: value for key, value in fields.values.items() if not key.startswith(("rope_", "partial_rotary"))}
-    read, layers = Fields({**unrotated, **own}, fields.where), _layers(pattern)
+    read, layers = Fields({**unrotated, **own}, fields.where), layers_by_kind(pattern)
     config = read_llama_like(
         read,
         # null is as many as query heads
         kv_heads=None if "num_key_value_heads" in read.values else 8,
-        experts=_experts(read, layers[_MIXTURE]),
+        experts=_experts(read, layers[MIXTURE]),
         unrotated=range(len(pattern)),
         computes=(COUNTED_AS,),
     )
     return replace(
         config,
         activation="squared_relu",
-        recurrent=_spaces(read, layers[_STATE_SPACE]),
-        without_attention=tuple(sorted((*layers[_MLP], *layers[_MIXTURE]))),
-        without_mlp=tuple(sorted((*layers[_STATE_SPACE], *layers[_ATTENTION]))),
+        recurrent=_spaces(read, layers[STATE_SPACE]),
+        without_attention=tuple(sorted((*layers[ONE_MLP], *layers[MIXTURE]))),
+        without_mlp=tuple(sorted((*layers[STATE_SPACE], *layers[ATTENTION]))),
     )
 
 
-def _pattern(fields: Fields) -> str:
-    """A letter for every layer."""
-    said, names = fields.get("hybrid_override_pattern"), [fields.get("layers_block_type"), fields.get("layer_types")]
-    listed = next((each for each in names if each is not None), None)
-    if said is None and isinstance(listed, list):
-        if unknown := sorted({str(each) for each in listed} - _KINDS.keys()):
-            raise UserError(f"{fields.where}: layers_block_type has '{unknown[0]}', which is not supported")
-        said = "".join(_KINDS[each] for each in listed)
-    if not isinstance(said, str) or not said:
-        raise UserError(f"{fields.where}: neither hybrid_override_pattern nor layers_block_type says what layers are")
-    if unknown := sorted(set(said) - set(_KINDS.values())):
-        raise UserError(f"{fields.where}: hybrid_override_pattern has '{unknown[0]}', which is not supported")
-    if (layers := fields.size("num_hidden_layers", len(said))) != len(said):
-        raise UserError(f"{fields.where}: num_hidden_layers is {layers}, and {len(said)} layers are listed")
-    return said
-
-
-def _layers(pattern: str) -> Mapping[str, Sequence[int]]:
-    """The layers of each letter."""
-    return {kind: [i for i, each in enumerate(pattern) if each == kind] for kind in _KINDS.values()}
-
-
-def _spaces(fields: Fields, layers: Sequence[int]) -> Any:
+def _spaces(fields: Fields, layers: Sequence[int]) -> StateSpaces | None:
     if not layers:
         return None
     read = {
@@ -144,62 +121,34 @@ def _experts(fields: Fields, layers: Sequence[int]) -> Experts | None:
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     meta = Fields(gguf.metadata, gguf.where)
     architecture = meta.text("general.architecture", "")
-    # the file counts prediction modules among its blocks
-    layers = meta.size(f"{architecture}.block_count") - meta.count(f"{architecture}.nextn_predict_layers", 0)
-    heads, widths = (_of_layers(gguf, f"{architecture}.{key}", layers) for key in _OF_LAYERS)
-    epsilon, alike = f"{architecture}.attention.layer_norm_rms_epsilon", copy.copy(gguf)
+    pattern, alike = gguf_pattern(gguf, architecture)
     alike.metadata = {
         # some files have it under the name of another norm alone
-        epsilon: meta.get(f"{architecture}.attention.layer_norm_epsilon"),
-        **{key: value for key, value in gguf.metadata.items() if not key.startswith(f"{architecture}.rope.")},
-        **{f"{architecture}.{key}": max(each) for key, each in zip(_OF_LAYERS, (heads, widths), strict=True)},
+        f"{architecture}.attention.layer_norm_rms_epsilon": meta.get(f"{architecture}.attention.layer_norm_epsilon"),
+        **{key: value for key, value in alike.metadata.items() if not key.startswith(f"{architecture}.rope.")},
     }
-    config, pattern = hf_config(alike, computes_experts=True), _gguf_pattern(gguf, heads, widths)
+    config = hf_config(alike, computes_experts=True)
     return (
         config
         | gguf_state_spaces(gguf, architecture)
         | _gguf_mixture(gguf, architecture, pattern)
         | {
             "model_type": "nemotron_h",
-            "num_hidden_layers": layers,
             "hybrid_override_pattern": pattern,
             "layer_norm_epsilon": config["rms_norm_eps"],
         }
     )
 
 
-_OF_LAYERS = "attention.head_count_kv", "feed_forward_length"
-
-
-def _of_layers(gguf: GGUFFile, key: str, layers: int) -> Sequence[int]:
-    listed = gguf.metadata.get(key)
-    if not isinstance(listed, list) or len(listed) < layers or not all(isinstance(each, int) for each in listed):
-        raise UserError(f"{gguf.where}: {key} does not list what each of {layers} layers has")
-    own = listed[:layers]
-    if set(own) - {0, max(own)} or not any(own):
-        raise UserError(f"{gguf.where}: {key} differs between layers that have any")
-    return own
-
-
-def _gguf_pattern(gguf: GGUFFile, heads: Sequence[int], widths: Sequence[int]) -> str:
-    pattern = ""
-    for layer, (attends, width) in enumerate(zip(heads, widths, strict=True)):
-        if width:
-            pattern += _MIXTURE if f"blk.{layer}.ffn_gate_inp.weight" in gguf.tensors else _MLP
-        else:
-            pattern += _ATTENTION if attends else _STATE_SPACE
-    return pattern
-
-
 def _gguf_mixture(gguf: GGUFFile, architecture: str, pattern: str) -> dict[str, Any]:
-    if _MIXTURE not in pattern:
+    if MIXTURE not in pattern:
         return {}
     meta = Fields(gguf.metadata, gguf.where)
     if meta.number(f"{architecture}.moe_latent_size", 0):
         raise UserError(f"{gguf.where}: experts of a latent size ({architecture}.moe_latent_size) are not supported")
     if meta.number(f"{architecture}.expert_group_count", 1) > 1:
         raise UserError(f"{gguf.where}: {architecture}.expert_group_count is not supported in this family")
-    first = pattern.index(_MIXTURE)
+    first = pattern.index(MIXTURE)
     mixture = gguf_experts(gguf, architecture, scored_by="sigmoid", scaled=True, layer=first, gated=False)
     if not mixture:
         raise UserError(f"{gguf.where}: has no {architecture}.expert_count")
