@@ -102,7 +102,7 @@ class RecurrentDecoder(GatedAttention):
         if not block.attends:
             return self._mixed(layer, projected_BNX, work)
         projected_BNX, q_BNX = projected_BNX.tensor_split((block.qkv.parts[0].outputs,), -1)
-        q_BNHD = q_BNX.reshape(*q_BNX.shape[:2], -1, self.config.head_dim)
+        q_BNHD = q_BNX.contiguous().view(*q_BNX.shape[:2], -1, self.config.head_dim)
         attended_BN1X = super().attend(layer, q_BNHD, work).flatten(2)[:, :, None]
         return torch.cat((self._mixed(layer, projected_BNX, work), attended_BN1X.to(q_BNX.dtype)), -1)
 

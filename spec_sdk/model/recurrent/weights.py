@@ -136,7 +136,7 @@ def _delta_row(role: str, name: str, gguf: str, *shape: Dim, exponential: bool =
 
 
 def state_spaces() -> tuple[Weight, ...]:
-    """Mamba-2's, as Granite 4 and Falcon H1 have them."""
+    """Mamba-2's, as Granite 4, Falcon H1 and, under other names, Nemotron H have them."""
     hf = f"{_LAYER}.mamba"
 
     def row(role: str, name: str, gguf: str, *shape: Dim, gguf_shape: tuple[Dim, ...] = (), **how: Any) -> Weight:

@@ -49,7 +49,7 @@ extern "C" struct Shape {
     int64_t experts;  // of the block with most; 0: there are none
     int64_t per_row;  // experts of a row, of the block with most
     double epsilon;
-    int64_t activation;  // of gates and what they multiply: 0 SiLU, 1 GELU in its tanh form, 2 SwiGLU within limits
+    int64_t activation;  // of gates and what they multiply: 0 SiLU, 1 GELU in its tanh form, 2 SwiGLU within limits,
                          // 3: squared ReLU, and there are no gates
     int64_t wide_qk_norm;  // whether norms of Q and K are of all heads together
 };
