@@ -108,3 +108,46 @@ class ConvolutionShape(RecurrentShape):
 
     def add_metadata(self, writer: gguf.GGUFWriter) -> None:
         writer.add_shortconv_l_cache(3)
+
+
+@dataclass(frozen=True)
+class SideBySideShape(Shape):
+    """Falcon H1's: a state space in one group beside the attention of every layer, without a norm."""
+
+    space_heads: int = 24
+    space_head: int = 64
+    state: int = 128
+
+    @property
+    def space(self) -> int:
+        """Numbers of all heads of a state space together."""
+        return self.space_heads * self.space_head
+
+    def tensors(self) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+        channels = self.space + 2 * self.state
+        for name, layer, dims in super().tensors():
+            if name == self.second_norm:
+                continue
+            yield name, layer, dims
+            if name == "attn_output":
+                yield "ssm_in", layer, (self.space + channels + self.space_heads, self.hidden)
+                yield "ssm_out", layer, (self.hidden, self.space)
+
+    def floats_of(self, layer: int, rng: np.random.Generator) -> Mapping[str, npt.NDArray[np.float32]]:
+        H, channels = self.space_heads, self.space + 2 * self.state
+        return {
+            # its name has no ending
+            "ffn_norm": np.ones(self.hidden, np.float32),
+            "ssm_conv1d.weight": rng.standard_normal((channels, 4), np.float32) * np.float32(0.5),
+            "ssm_conv1d.bias": np.zeros(channels, np.float32),
+            "ssm_dt.bias": rng.standard_normal(H, np.float32),
+            "ssm_a": -rng.uniform(0.1, 4.0, (H, 1)).astype(np.float32),
+            "ssm_d": np.ones((H, 1), np.float32),
+        }
+
+    def add_metadata(self, writer: gguf.GGUFWriter) -> None:
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_state_size(self.state)
+        writer.add_ssm_group_count(1)
+        writer.add_ssm_time_step_rank(self.space_heads)
+        writer.add_ssm_inner_size(self.space)

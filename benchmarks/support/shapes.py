@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.support.latent_shapes import LatentShape
 from benchmarks.support.random_gguf import Shape
-from benchmarks.support.recurrent_shapes import ConvolutionShape, DeltaShape
+from benchmarks.support.recurrent_shapes import ConvolutionShape, DeltaShape, SideBySideShape
 
 SHAPES = {
     "llama_1b": Shape("a Llama of 1B", "llama", 2048, 8192, 16, 32, 8, 64, 32000),
@@ -42,6 +42,7 @@ SHAPES = {
         second_norm="post_attention_norm",
         interval=4,
     ),
+    "falcon_h1_0_5b": SideBySideShape("a Falcon H1 of 0.5B", "falcon-h1", *(1024, 2048, 36, 8, 2, 64, 32000)),
     "lfm2_1_2b": ConvolutionShape(
         "an LFM2 of 1.2B",
         "lfm2",

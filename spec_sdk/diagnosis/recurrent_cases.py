@@ -7,12 +7,14 @@ of a convolution.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from spec_sdk.diagnosis.op_inputs import TREE_DEPTHS, TREE_ENDS, Inputs
 from spec_sdk.model.recurrent.layers import CausalConvolution, GatedDeltaNet, RecurrentMixer, ShortConvolution
 from spec_sdk.model.recurrent.paths import RowPaths
+from spec_sdk.model.recurrent.state_space import StateSpace
 from spec_sdk.ops import Ops
 from spec_sdk.ops.pass_inputs import PassInputs, PassKind, RequestRows
 
@@ -48,7 +50,7 @@ def gated_delta(ops: Ops, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def recurrent_mixer(ops: Ops, inputs: Inputs) -> list[torch.Tensor]:
-    """Both kinds of layers: a text that is folded into the state, then a tree, a chain and a step."""
+    """All kinds of layers: a text that is folded into the state, then a tree, a chain and a step."""
     found = []
     for mixer, width in _mixers(inputs):
         mixer, at = ops.recurrent_mixer(mixer), 130
@@ -77,8 +79,22 @@ def _mixers(inputs: Inputs) -> Sequence[tuple[RecurrentMixer, int]]:
         epsilon=1e-6,
         tiled=True,
     )
+    space = StateSpace(
+        CausalConvolution(inputs.numbers(channels, K).to(wide) / 2, inputs.numbers(channels).to(wide)),
+        G,
+        D,
+        decay_H=-inputs.numbers(H).abs().to(wide),
+        bias_H=inputs.numbers(H).to(wide),
+        skip_H=inputs.numbers(H).to(wide),
+        gain_Y=inputs.gain(H * V).to(wide),
+        epsilon=1e-6,
+        gate_scale=0.7,
+        step_scale=0.6,
+    )
     short = ShortConvolution(CausalConvolution(inputs.numbers(M, 3)))
-    return [(delta, channels + H * V + 2 * H), (short, 3 * M)]
+    unnormed = replace(space, normed=False)
+    widths = channels + H * V + 2 * H, channels + H * V + H, channels + H * V + H, 3 * M
+    return list(zip((delta, space, unnormed, short), widths, strict=True))
 
 
 def _visible() -> torch.Tensor:

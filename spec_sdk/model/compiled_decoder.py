@@ -184,7 +184,8 @@ class _After(_Stage):
 
     @classmethod
     def exempt(cls, decoder: Decoder, layer: int) -> str | None:
-        reason = decoder.blocks[layer].mlp.data_dependent
+        mlp = decoder.blocks[layer].mlp
+        reason = None if mlp is None else mlp.data_dependent
         return None if reason is None else f"a {reason} is not compiled"
 
     def run(self, h_1KM: torch.Tensor, a_1KM: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -135,10 +135,26 @@ class GatedDeltaNets:
 
 
 @dataclass(frozen=True)
+class SpaceScales:
+    """What numbers inside a state space are multiplied by: gates, x, b and c before the convolution, steps before their
+    bias, and what the output projection is given.
+    """
+
+    gate: float = 1.0
+    x: float = 1.0
+    b: float = 1.0
+    c: float = 1.0
+    step: float = 1.0
+    output: float = 1.0
+
+
+@dataclass(frozen=True)
 class StateSpaces:
     """Mamba-2's layers in the place of attention. ``tokens``: how many a convolution before the state sees.
 
     ``heads`` are a multiple of ``groups``. ``convolution_bias``: it has one. ``step_limit``: of the steps.
+    ``normed``: there is a norm behind the gate. ``beside_attention``: the layers have attention too, both of the same
+    input, and what both give is added.
     """
 
     layers: tuple[int, ...]
@@ -149,6 +165,9 @@ class StateSpaces:
     head_dim: int
     convolution_bias: bool = True
     step_limit: tuple[float, float] = (0.0, float("inf"))
+    normed: bool = True
+    scales: SpaceScales = SpaceScales()
+    beside_attention: bool = False
 
     @property
     def inner(self) -> int:
@@ -221,13 +240,16 @@ class ModelConfig:
     all heads together. ``prefix``: what stands before the name of every tensor. ``encoder``: that of an
     encoder–decoder model, of which all else describes the decoder. ``recurrent``: which layers have a state in the
     place of attention; ``attention_gate``: what attention gives is multiplied by a gate that Q comes with. ``latent``:
-    attention is over latents; ``num_kv_heads`` and ``head_dim`` are then those of the cache.
+    attention is over latents; ``num_kv_heads`` and ``head_dim`` are then those of the cache. ``without_attention``:
+    layers that have an MLP or a mixture alone; ``without_mlp``: those that have attention or a state alone.
 
     ``rotary_dims``: how many dimensions of a head are rotated, None for all; ``rotary_neighbours``: the checkpoint has
     the two of a rotary pair side by side; ``unrotated``: layers without rotary positions.
 
     ``state_scale``: hidden states, as the checkpoint's authors count them, are this times those that the decoder has.
-    ``rms_norm_eps`` is that of the decoder's (:attr:`norm_eps_of_states`: of theirs).
+    ``rms_norm_eps`` is that of the decoder's (:attr:`norm_eps_of_states`: of theirs). ``input_norm_scale`` and
+    ``post_norm_scale``: what gains of the norms before attention and before MLPs are multiplied by, of a family with
+    ``recurrent`` layers.
     """
 
     architecture: str
@@ -259,6 +281,8 @@ class ModelConfig:
     rounds_embedding_scale: bool = True
     logit_scale: float = 1.0
     state_scale: float = 1.0
+    input_norm_scale: float = 1.0
+    post_norm_scale: float = 1.0
     rotary_dims: int | None = None
     rotary_neighbours: bool = False
     unrotated: tuple[int, ...] = ()
@@ -271,6 +295,8 @@ class ModelConfig:
     recurrent: Recurrent | None = None
     attention_gate: bool = False
     latent: LatentAttention | None = None
+    without_attention: tuple[int, ...] = ()
+    without_mlp: tuple[int, ...] = ()
 
     @property
     def layer_parameters(self) -> list[int]:
@@ -291,19 +317,29 @@ class ModelConfig:
             elif isinstance(recurrent, StateSpaces):
                 own = M * (recurrent.inner + recurrent.projected)
             for layer in recurrent.layers:
-                counts[layer] = own
+                counts[layer] = own + (attention if self.has_attention(layer) else 0)
+        for layer in self.without_attention:
+            counts[layer] = 0
+        matrices = 2 if self.activation == "squared_relu" else 3
         width_of_experts = 0
         if experts is not None:
             width_of_experts = experts.per_token * experts.intermediate_size + (experts.shared_intermediate_size or 0)
         for layer in range(self.num_layers):
+            if layer in self.without_mlp:
+                continue
             sparse = experts is not None and layer in experts.layers
-            counts[layer] += 3 * M * (width_of_experts if sparse else self.intermediate_size)
+            counts[layer] += matrices * M * (width_of_experts if sparse else self.intermediate_size)
             counts[layer] += experts.count * M if experts is not None and sparse else 0
         return counts
 
     def is_recurrent(self, layer: int) -> bool:
-        """Whether a layer has a state in the place of attention."""
+        """Whether a layer has a state, in the place of attention or beside it."""
         return self.recurrent is not None and layer in self.recurrent.layers
+
+    def has_attention(self, layer: int) -> bool:
+        """Whether a layer has attention."""
+        beside = isinstance(self.recurrent, StateSpaces) and self.recurrent.beside_attention
+        return beside or not (self.is_recurrent(layer) or layer in self.without_attention)
 
     @property
     def uncommon_blocks(self) -> str | None:
@@ -312,6 +348,8 @@ class ModelConfig:
             return "recurrent layers"
         if self.latent is not None:
             return "attention to latents"
+        if self.without_attention or self.without_mlp:
+            return "layers of attention or an MLP alone"
         return "attention with an output gate" if self.attention_gate else None
 
     @property
@@ -354,22 +392,26 @@ class ModelConfig:
         windows = tuple(self.windows[layer] for layer in layers) if self.windows else ()
         if not any(windows):
             windows = ()
+
+        def numbered(chosen: Sequence[int]) -> tuple[int, ...]:
+            return tuple(i for i, layer in enumerate(layers) if layer in chosen)
+
         experts = self.experts
         if experts is not None:
-            sparse = tuple(i for i, layer in enumerate(layers) if layer in experts.layers)
-            experts = replace(experts, layers=sparse)
-        unrotated = tuple(i for i, layer in enumerate(layers) if layer in self.unrotated)
+            experts = replace(experts, layers=numbered(experts.layers))
         recurrent = self.recurrent
         if recurrent is not None:
-            stateful = tuple(i for i, layer in enumerate(layers) if layer in recurrent.layers)
+            stateful = numbered(recurrent.layers)
             recurrent = replace(recurrent, layers=stateful) if stateful else None
         return replace(
             self,
             num_layers=len(layers),
             windows=windows,
             experts=experts,
-            unrotated=unrotated,
+            unrotated=numbered(self.unrotated),
             recurrent=recurrent,
+            without_attention=numbered(self.without_attention),
+            without_mlp=numbered(self.without_mlp),
         )
 
     def within(self, context: int) -> ModelConfig:

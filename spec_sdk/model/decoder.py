@@ -74,10 +74,12 @@ class TensorSource(Protocol):
 class BlockWeights:
     """One decoder block. ``qkv`` is M → (H + 2G)·D; norms may be absent.
 
-    ``post_norm_M`` is the norm before the MLP, ``sinks_H`` are
-    attention sinks, in float32. Gains may be wider than the other weights. Those of Q and K are [D], or
-    [H·D] and [G·D] of norms of all heads together. ``mixer``: what a recurrent layer has in the place of attention,
-    between ``qkv`` and ``output``. ``latents``: of attention to latents, where ``qkv`` gives Q or its latent.
+    ``post_norm_M`` is the norm before the MLP, ``sinks_H`` are attention sinks, in float32. Gains may be wider than the
+    other weights. Those of Q and K are [D], or [H·D] and [G·D] of norms of all heads together. ``mixer``: what a
+    recurrent layer has between ``qkv`` and ``output``, in the place of attention, or beside it where the block
+    ``attends``: then both are of two parts, the mixer's first. A block with neither has an MLP alone, and projections
+    of no parts; ``mlp`` is None of one with one of them alone. ``latents``: of attention to latents, where
+    ``qkv`` gives Q or its latent.
     """
 
     input_norm_M: torch.Tensor | None
@@ -86,12 +88,18 @@ class BlockWeights:
     k_norm_D: torch.Tensor | None
     output: Projection
     post_norm_M: torch.Tensor | None
-    mlp: FeedForward
+    mlp: FeedForward | None
     attention_output_norm_M: torch.Tensor | None = None
     mlp_output_norm_M: torch.Tensor | None = None
     sinks_H: torch.Tensor | None = None
     mixer: RecurrentMixer | None = None
     latents: LatentProjections | None = None
+    attends: bool = True
+
+    @property
+    def projections(self) -> list[Projection]:
+        """Its linear layers."""
+        return [self.qkv, self.output, *([] if self.mlp is None else self.mlp.projections)]
 
     def kind(self, kind: LayerKind) -> LayerKind:
         """The same with this block's attention sinks, if it has any."""
@@ -205,7 +213,7 @@ class Decoder:
     @property
     def projections(self) -> list[Projection]:
         """All linear layers, the output head last."""
-        of_blocks = [[block.qkv, block.output, *block.mlp.projections] for block in self.blocks]
+        of_blocks = (block.projections for block in self.blocks)
         return [*itertools.chain.from_iterable(of_blocks), self.output_head]
 
     @property
@@ -217,7 +225,7 @@ class Decoder:
     @property
     def data_dependent(self) -> str | None:
         """What makes the shapes of a pass depend on the values in it, so that it cannot be captured or compiled."""
-        return next((block.mlp.data_dependent for block in self.blocks if block.mlp.data_dependent), None)
+        return next((block.mlp.data_dependent for block in self.blocks if block.mlp and block.mlp.data_dependent), None)
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         """The decoder made of only these blocks, in this order; weights are shared, not copied."""
@@ -345,9 +353,13 @@ class Decoder:
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Input norm, QKV projection, QK norm, rotation: q [B, N, H, D], k and v [B, N, G, D]."""
+        qkv = self.blocks[layer].qkv(self.attention_input(layer, h_BNM, work))
+        return self.heads(layer, qkv, work)
+
+    def heads(self, layer: int, qkv: torch.Tensor, work: Rotations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What :meth:`pre_attention` makes of what the QKV projection gives [B, N, (H + 2G)·D]."""
         w, c = self.blocks[layer], self.config
         H, G = c.num_heads, c.num_kv_heads
-        qkv = w.qkv(self.attention_input(layer, h_BNM, work))
         qkv_BNXD = qkv.view(*qkv.shape[:2], qkv.shape[2] // c.head_dim, c.head_dim)
         qk_BNXD, v_BNGD = qkv_BNXD[:, :, : H + G], qkv_BNXD[:, :, H + G :]
         if w.q_norm_D is not None and w.k_norm_D is not None:
@@ -382,9 +394,11 @@ class Decoder:
         return self.blocks[layer].output(o_BNHD.flatten(2).to(self.dtype))
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
-        """Add the attention output, then the MLP or mixture of experts with its norms and residual [B, N, M]."""
+        """Add the attention output, then the MLP or mixture, if any, with its norms and residual [B, N, M]."""
         w = self.blocks[layer]
         h_BNM = h_BNM + self._normed(a_BNM, w.attention_output_norm_M)
+        if w.mlp is None:
+            return h_BNM
         m_BNM = self.summed(w.mlp(self._normed(h_BNM, w.post_norm_M)))
         return h_BNM + self._normed(m_BNM, w.mlp_output_norm_M)
 

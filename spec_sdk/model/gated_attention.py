@@ -13,13 +13,11 @@ from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations
 class GatedAttention(Decoder):
     """Where the configuration has an ``attention_gate``, ``qkv`` of a block gives the gates below V.
 
-    ``pre_attention`` returns them behind Q, [B, N, H, 2D].
+    ``pre_attention`` and ``heads`` return them behind Q, [B, N, H, 2D].
     """
 
-    def pre_attention(
-        self, layer: int, h_BNM: torch.Tensor, work: Rotations
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q_BNHD, k_BNGD, v_BNXD = super().pre_attention(layer, h_BNM, work)
+    def heads(self, layer: int, qkv: torch.Tensor, work: Rotations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q_BNHD, k_BNGD, v_BNXD = super().heads(layer, qkv, work)
         if not self.config.attention_gate:
             return q_BNHD, k_BNGD, v_BNXD
         v_BNGD, gate_BNHD = v_BNXD.tensor_split((self.config.num_kv_heads,), 2)

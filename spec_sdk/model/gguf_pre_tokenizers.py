@@ -63,7 +63,7 @@ PRE_TOKENIZERS = {
     "default": _DEFAULT,
     **dict.fromkeys(("gpt-2", "exaone4", "gigachat", "mellum", "mpt", "olmo", "phi-2", "trillion"), _GPT2),
     **dict.fromkeys(("smollm", "command-r", "exaone", "minerva-7b", "refact", "starcoder"), _DIGITS),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "pixtral"), _LLAMA3),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral"), _LLAMA3),
     **dict.fromkeys(("chatglm-bpe", "dbrx", "smaug-bpe"), _LLAMA3_MERGED),
     "glm4": PreTokenizer([_LLAMA3_PATTERN], ignores_merges=True),
     **dict.fromkeys(("gpt-4o", "kanana2", "llama4"), PreTokenizer([_GPT4O_PATTERN])),

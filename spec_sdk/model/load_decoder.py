@@ -24,8 +24,14 @@ from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.weight_table import has_experts
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
-from spec_sdk.ops.feed_forward import Activation, FeedForward, GatedMLP, MixtureOfExperts
-from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
+from spec_sdk.ops.feed_forward import MLP, Activation, FeedForward, GatedMLP, MixtureOfExperts, SquaredReluMLP
+from spec_sdk.ops.linear import (
+    JoinedProjection,
+    Projection,
+    ProjectionStack,
+    SeparateProjections,
+    SummedProjection,
+)
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.reduced_vocabulary import HeadRows, ReducedVocabularyHead, rows_of
 
@@ -85,25 +91,33 @@ def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights],
 
 def _unstacked(config: ModelConfig, weights: _Weights, i: int) -> BlockWeights:
     """A block of a model whose layers differ in more than their weights."""
+    # a layer with an MLP alone has one norm, which is called as others call the one before attention
+    alone = i in config.without_attention
     mixer = latents = None
+    entering, leaving = list[Projection](), list[Projection]()
     if config.is_recurrent(i):
-        qkv, mixer, output = recurrent_parts(config, weights, i)
-    elif config.latent is not None:
-        qkv, latents, output = latent_parts(config, config.latent, weights, i)
-    else:
+        before, mixer, behind = recurrent_parts(config, weights, i)
+        entering.append(before)
+        leaving.append(behind)
+    if config.latent is not None:
+        before, latents, behind = latent_parts(config, config.latent, weights, i)
+        entering.append(before)
+        leaving.append(behind)
+    elif config.has_attention(i):
         gated = config.attention_gate
-        qkv = gated_qkv(config, weights, i) if gated else weights.biased_projection(i, "q", "k", "v")
-        output = weights.biased_projection(i, "o")
+        entering.append(gated_qkv(config, weights, i) if gated else weights.biased_projection(i, "q", "k", "v"))
+        leaving.append(weights.biased_projection(i, "o"))
     block = BlockWeights(
-        input_norm_M=weights.read_if_any("input_norm", i),
-        qkv=qkv,
+        input_norm_M=None if alone else weights.gain_if_any("input_norm", i, config.input_norm_scale),
+        qkv=entering[0] if len(entering) == 1 else JoinedProjection(entering),
         q_norm_D=weights.read_if_any("q_norm", i),
         k_norm_D=weights.read_if_any("k_norm", i),
-        output=output,
-        post_norm_M=weights.read_if_any("post_norm", i),
-        mlp=_feed_forward(config, weights, i),
+        output=leaving[0] if len(leaving) == 1 else SummedProjection(leaving),
+        post_norm_M=weights.gain_if_any("input_norm" if alone else "post_norm", i, config.post_norm_scale),
+        mlp=None if i in config.without_mlp else _feed_forward(config, weights, i),
         mixer=mixer,
         latents=latents,
+        attends=config.has_attention(i),
     )
     return_freed_memory()
     return block
@@ -112,7 +126,16 @@ def _unstacked(config: ModelConfig, weights: _Weights, i: int) -> BlockWeights:
 def _feed_forward(config: ModelConfig, weights: _Weights, i: int) -> FeedForward:
     if config.experts is not None and has_experts(config, i):
         return _mixture(weights, config.experts, i, config.activation)
-    return GatedMLP(weights.biased_projection(i, "gate", "up"), weights.biased_projection(i, "down"), config.activation)
+    return _mlp(weights, i, "", config.activation)
+
+
+def _mlp(weights: _Weights, layer: int, which: str, activation: Activation, expert: int = 0) -> MLP:
+    """A layer's, or one of its experts' or the shared one, by what their roles begin with."""
+    down = weights.biased_projection(layer, f"{which}down", expert=expert)
+    if activation == "squared_relu":
+        return SquaredReluMLP(weights.biased_projection(layer, f"{which}up", expert=expert), down)
+    gate_up = weights.biased_projection(layer, f"{which}gate", f"{which}up", expert=expert)
+    return GatedMLP(gate_up, down, activation)
 
 
 def _block(config: ModelConfig, weights: _Weights, stack: AttentionStack, i: int) -> BlockWeights:
@@ -142,22 +165,11 @@ def _mixture(weights: _Weights, config: Experts, layer: int, activation: Activat
     """A layer's experts, read one after the other."""
     shared = shared_gate_1M = None
     if config.shared_intermediate_size is not None:
-        shared = GatedMLP(
-            weights.projection(layer, "shared_gate", "shared_up"),
-            weights.projection(layer, "shared_down"),
-            activation,
-        )
+        shared = _mlp(weights, layer, "shared_", activation)
         shared_gate_1M = weights.read_if_any("shared_router", layer)
     return MixtureOfExperts(
         weights.read("router", layer, torch.float32),
-        [
-            GatedMLP(
-                weights.biased_projection(layer, "expert_gate", "expert_up", expert=expert),
-                weights.biased_projection(layer, "expert_down", expert=expert),
-                activation,
-            )
-            for expert in range(config.count)
-        ],
+        [_mlp(weights, layer, "expert_", activation, expert) for expert in range(config.count)],
         config.routing,
         shared,
         shared_gate_1M,
@@ -188,12 +200,19 @@ class _Weights:
         """None for a layer without such weights."""
         return self.read(role, layer) if self.has(role, layer) else None
 
-    def final_norm(self) -> torch.Tensor:
-        """The gain before the output head. The scale of logits is in it, which rounding would change for all tokens."""
-        scale = self._source.config.logit_scale
+    def gain(self, role: str, layer: int, scale: float) -> torch.Tensor:
+        """A norm's, times ``scale``: in float32 then, since rounding it would change that for all tokens."""
         if scale == 1.0:
-            return self.read("final_norm")
-        return self.read("final_norm", dtype=torch.promote_types(self.dtype, torch.float32)) * scale
+            return self.read(role, layer)
+        return self.read(role, layer, torch.promote_types(self.dtype, torch.float32)) * scale
+
+    def gain_if_any(self, role: str, layer: int, scale: float) -> torch.Tensor | None:
+        """None for a layer without such a norm."""
+        return self.gain(role, layer, scale) if self.has(role, layer) else None
+
+    def final_norm(self) -> torch.Tensor:
+        """The gain before the output head, with the scale of logits in it."""
+        return self.gain("final_norm", 0, self._source.config.logit_scale)
 
     def embedding(self) -> Embedding:
         """What tokens look up."""

@@ -205,12 +205,18 @@ def read_experts(
 
 
 def gguf_experts(
-    gguf: GGUFFile, architecture: str, *, scored_by: Scoring = "softmax", scaled: bool = False, layer: int = 0
+    gguf: GGUFFile,
+    architecture: str,
+    *,
+    scored_by: Scoring = "softmax",
+    scaled: bool = False,
+    layer: int = 0,
+    gated: bool = True,
 ) -> dict[str, Any]:
     """What config.json would say of a GGUF file's experts; nothing if it has none.
 
-    ``scored_by``, ``scaled``: how the family routes. ``layer``: one that has experts. Raises UserError for another way
-    of routing.
+    ``scored_by``, ``scaled``: how the family routes. ``layer``: one that has experts; ``gated``: whether these have
+    gates. Raises UserError for another way of routing.
     """
     meta = Fields(gguf.metadata, gguf.where)
     if not meta.number(f"{architecture}.expert_count", 0):
@@ -221,7 +227,7 @@ def gguf_experts(
         raise UserError(f"{gguf.where}: {architecture}.expert_weights_scale is not supported")
     if meta.size(f"{architecture}.expert_count") == 1:
         raise UserError(f"{gguf.where}: {architecture}.expert_count is 1, which is no mixture")
-    stacked = f"blk.{layer}.ffn_gate_exps.weight"
+    stacked = f"blk.{layer}.ffn_{'gate' if gated else 'up'}_exps.weight"
     if len(gguf.shapes.get(stacked, ())) != 3:
         raise UserError(f"{gguf.where}: tensor '{stacked}' of all experts is missing; a tensor per expert is not read")
     return {

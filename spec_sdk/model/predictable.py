@@ -14,11 +14,7 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
 
     A prediction combines parts of the whole prefix under the usual scale; a window leaves little to save anyway.
     """
-    specs = [config.layer_kind(layer).attention for layer in range(layers)]
-    all_are_others = config.attention_sinks or config.attention_gate or config.latent is not None
-    others = [
-        layer for layer, spec in enumerate(specs) if spec != PLAIN or all_are_others or config.is_recurrent(layer)
-    ]
+    others = [layer for layer in range(layers) if _peculiarity(config, layer) is not None]
     refused = next((layer for layer in chosen if layer in others), None)
     if refused is not None:
         left_out = f"attention_verifier.never={others}".replace(" ", "")
@@ -29,10 +25,13 @@ def check_predictable(config: ModelConfig, layers: int, chosen: Sequence[int], p
         )
 
 
-def _peculiarity(config: ModelConfig, layer: int) -> str:
+def _peculiarity(config: ModelConfig, layer: int) -> str | None:
+    """What a layer has that no predictor computes; None for plain attention."""
     spec = config.layer_kind(layer).attention
     if config.is_recurrent(layer):
-        return "a state in the place of attention"
+        return f"a state {'beside' if config.has_attention(layer) else 'in the place of'} attention"
+    if not config.has_attention(layer):
+        return "no attention"
     if config.latent is not None:
         return "attention to latents"
     if config.attention_gate:
@@ -41,4 +40,6 @@ def _peculiarity(config: ModelConfig, layer: int) -> str:
         return "attention sinks"
     if spec.window is not None:
         return f"a window of {spec.window} tokens"
-    return "soft-capped attention scores" if spec.softcap is not None else "an attention scale of its own"
+    if spec.softcap is not None:
+        return "soft-capped attention scores"
+    return None if spec == PLAIN else "an attention scale of its own"

@@ -74,12 +74,12 @@ def every_layer(config: ModelConfig, layer: int) -> bool:
 
 def has_mlp(config: ModelConfig, layer: int) -> bool:
     """Whether a layer has an MLP, and no mixture of experts."""
-    return config.experts is None or layer not in config.experts.layers
+    return not has_experts(config, layer) and layer not in config.without_mlp
 
 
 def has_experts(config: ModelConfig, layer: int) -> bool:
     """Whether a layer has a mixture of experts."""
-    return not has_mlp(config, layer)
+    return config.experts is not None and layer in config.experts.layers
 
 
 def has_shared_expert(config: ModelConfig, layer: int) -> bool:

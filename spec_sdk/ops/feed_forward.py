@@ -1,4 +1,4 @@
-"""The feed-forward sub-layer of a block: a gated MLP, or a mixture of them of which every token has a few.
+"""The feed-forward sub-layer of a block: an MLP, mostly gated, or a mixture of them of which every token has a few.
 
 Legend: B requests, N rows of a request, K = B*N rows, M model dim, I MLP dim, E experts, A experts of a token, C groups
 of experts.
@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from spec_sdk.ops.host_reads import read
 from spec_sdk.ops.linear import Projection
 
-Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
-"""``clamped_swiglu``: of gpt-oss (arXiv:2508.10925, §2.3), where the gate's gain is 1.702 and both are within ±7."""
+Activation = Literal["silu", "gelu_tanh", "clamped_swiglu", "squared_relu"]
+"""``clamped_swiglu``: of gpt-oss (arXiv:2508.10925, §2.3), where the gate's gain is 1.702 and both are within ±7.
+``squared_relu`` (So et al. 2021, arXiv:2109.08668): of MLPs without gates.
+"""
 
 SWIGLU_GAIN, SWIGLU_LIMIT = 1.702, 7.0
 Scoring = Literal["softmax", "sigmoid"]
@@ -45,6 +47,29 @@ class GatedMLP:
         """[..., M] → [..., M]."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(activated(gate, up, self.activation))
+
+
+@dataclass(frozen=True)
+class SquaredReluMLP:
+    """down(relu(up(x))²), without a gate. ``up`` is M → I, ``down`` I → M."""
+
+    up: Projection
+    down: Projection
+    activation: ClassVar[Activation] = "squared_relu"
+    data_dependent: ClassVar[str | None] = None
+    """As of :class:`GatedMLP`."""
+
+    @property
+    def projections(self) -> list[Projection]:
+        """Its linear layers."""
+        return [self.up, self.down]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., M] → [..., M]."""
+        return self.down(F.relu(self.up(x)).square())
+
+
+MLP = GatedMLP | SquaredReluMLP
 
 
 def activated(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch.Tensor:
@@ -78,7 +103,7 @@ class Routing:
 
 
 class MixtureOfExperts:
-    """E gated MLPs. A router chooses A of them for every token, and weights what they return.
+    """E MLPs. A router chooses A of them for every token, and weights what they return.
 
     Every token gets what it was routed to, however many others go there. An expert is called once, with all its rows,
     and only if it has any: which have is read on the host, once a call.
@@ -94,9 +119,9 @@ class MixtureOfExperts:
     def __init__(
         self,
         router_EM: torch.Tensor,
-        experts: Sequence[GatedMLP],
+        experts: Sequence[MLP],
         routing: Routing,
-        shared: GatedMLP | None = None,
+        shared: MLP | None = None,
         shared_gate_1M: torch.Tensor | None = None,
         correction_E: torch.Tensor | None = None,
         router_bias_E: torch.Tensor | None = None,
@@ -165,4 +190,4 @@ def _first_best(value_KX: torch.Tensor, count: int) -> torch.Tensor:
     return value_KX.sort(dim=-1, descending=True, stable=True).indices[:, :count]
 
 
-FeedForward = GatedMLP | MixtureOfExperts
+FeedForward = MLP | MixtureOfExperts

@@ -37,7 +37,7 @@ class Projection:
 
     @property
     def parts(self) -> tuple[Projection, ...]:
-        """The matrices that it is made of, whose outputs lie one after the other."""
+        """The matrices that it is made of: itself, unless it says otherwise."""
         return (self,)
 
     @property
@@ -66,8 +66,8 @@ class Projection:
         return F.linear(x, self._weight_OI, self.bias_O)
 
 
-class JoinedProjection(Projection):
-    """Several projections of one input, their outputs one after the other."""
+class ProjectionOfParts(Projection):
+    """One that is made of several, each of which keeps its weights in a form of its own."""
 
     def __init__(self, parts: Sequence[Projection]) -> None:
         self._parts = tuple(parts)
@@ -76,6 +76,20 @@ class JoinedProjection(Projection):
     @property
     def parts(self) -> tuple[Projection, ...]:
         return self._parts
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self._parts)
+
+    def holds(self, weight_OI: torch.Tensor) -> bool:
+        return any(part.holds(weight_OI) for part in self._parts)
+
+    def rows(self, row_K: torch.Tensor) -> torch.Tensor:
+        return self.weight_OI[row_K]
+
+
+class JoinedProjection(ProjectionOfParts):
+    """Several projections of one input, their outputs one after the other; or none."""
 
     @property
     def weight_OI(self) -> torch.Tensor:
@@ -89,18 +103,29 @@ class JoinedProjection(Projection):
     def outputs(self) -> int:
         return sum(part.outputs for part in self._parts)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self._parts)
-
-    def holds(self, weight_OI: torch.Tensor) -> bool:
-        return any(part.holds(weight_OI) for part in self._parts)
-
-    def rows(self, row_K: torch.Tensor) -> torch.Tensor:
-        return self.weight_OI[row_K]
-
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([part(x) for part in self._parts], -1)
+
+
+class SummedProjection(ProjectionOfParts):
+    """The sum of several projections, of inputs that lie one after the other; or none."""
+
+    @property
+    def weight_OI(self) -> torch.Tensor:
+        return torch.cat([part.weight_OI for part in self._parts], 1)
+
+    @property
+    def inputs(self) -> int:
+        return sum(part.inputs for part in self._parts)
+
+    @property
+    def outputs(self) -> int:
+        return self._parts[0].outputs
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        of_parts = torch.split(x, [part.inputs for part in self._parts], -1)
+        first, *others = (part(own) for part, own in zip(self._parts, of_parts, strict=True))
+        return sum(others, start=first)
 
 
 class ProjectionStack:

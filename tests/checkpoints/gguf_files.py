@@ -28,13 +28,15 @@ from tests.checkpoints.gguf_latents import (
     stored_by,
 )
 from tests.checkpoints.gguf_recurrent import (
-    LFM2,
+    NEMOTRON,
     QWENS,
     STATE_SPACE_FLOATS,
     add_recurrent,
     feed_forward_length,
     joined,
     kv_heads,
+    nemotron_architecture,
+    norm_epsilon,
     recurrent_values,
 )
 from tests.support.tiny_checkpoints import checkpoint_tensors, random_model
@@ -57,6 +59,7 @@ GGUF_ARCHITECTURE = {
     "ministral3": "mistral3",
     "lfm2_moe": "lfm2moe",
     "granitemoehybrid": "granitehybrid",
+    "falcon_h1": "falcon-h1",
     **QWENS,
     **{name: "deepseek2" for name in LATENTS if name != "mistral4"},
 }
@@ -65,8 +68,15 @@ PERMUTED = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "mistr
 """Those of which llama.cpp's converter reorders Q and K."""
 DEEPSEEK_MIXTURES = ("glm4_moe", "dots1", *WITH_EXPERTS)
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "ernie4_5_moe", "olmoe", "gpt_oss", *DEEPSEEK_MIXTURES)
-RECURRENT_MIXTURES = ("qwen3_next", "qwen3_5_moe_text", "lfm2_moe", "granitemoehybrid")
+RECURRENT_MIXTURES = ("qwen3_next", "qwen3_5_moe_text", "lfm2_moe", "granitemoehybrid", "nemotron_h")
 TEXT = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs, 12 34! " * 20
+
+
+def gguf_architecture(config: Any) -> str:
+    """What the file of a model is called."""
+    if config.model_type == NEMOTRON:
+        return nemotron_architecture(config)
+    return GGUF_ARCHITECTURE.get(config.model_type, config.model_type)
 
 
 def byte_level_vocabulary() -> tuple[list[str], list[str]]:
@@ -162,8 +172,10 @@ def write_gguf(
     model = tiny_model(name, **overrides)
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    architecture = GGUF_ARCHITECTURE.get(config.model_type, config.model_type)
-    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    architecture = gguf_architecture(config)
+    # without rotary positions it says nothing of them
+    parameters = getattr(config, "rope_parameters", {"rope_theta": 1e4, "rope_type": "default"})
+    rope = parameters.get("full_attention", parameters)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -174,7 +186,7 @@ def write_gguf(
     writer.add_head_count(config.num_attention_heads)
     one_key = config.model_type in LATENTS and latents_apart
     writer.add_head_count_kv(1 if one_key else kv_heads(config))
-    writer.add_layer_norm_rms_eps(config.norm_eps if config.model_type in LFM2 else config.rms_norm_eps)
+    writer.add_layer_norm_rms_eps(norm_epsilon(config))
     writer.add_rope_freq_base(rope["rope_theta"])
     if architecture in ("gemma2", "gemma3"):
         _add_gemma(writer, config, rope)
@@ -200,7 +212,9 @@ def write_gguf(
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     writer.add_vocab_size(config.vocab_size)
-    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and getattr(config, "num_local_experts", True):
+    # the configuration of a Nemotron counts experts that it may not have
+    has_experts = architecture != "nemotron_h" and getattr(config, "num_local_experts", True)
+    if config.model_type in (*MIXTURES, *RECURRENT_MIXTURES) and has_experts:
         _add_experts(writer, config)
     add_recurrent(writer, config)
     tokenizer(writer)
@@ -286,7 +300,8 @@ def _converted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
-    of_local = config.model_type in ("mixtral", "granitemoe", "granitemoehybrid", "gpt_oss", *DEEPSEEK_MIXTURES)
+    granites = "granitemoe", "granitemoehybrid"
+    of_local = config.model_type in ("mixtral", "gpt_oss", NEMOTRON, *granites, *DEEPSEEK_MIXTURES)
     of_all = config.n_routed_experts if config.model_type in WITH_EXPERTS else None
     writer.add_expert_count(of_all or (config.num_local_experts if of_local else config.num_experts))
     writer.add_expert_used_count(config.num_experts_per_tok)

@@ -54,6 +54,14 @@ def test_agrees_with_transformers(name: str) -> None:
     assert_layers_agree(ours, theirs)
 
 
+FALCON_H1 = {
+    "model_type": "falcon_h1",
+    "num_key_value_heads": 2,
+    "mamba_d_ssm": 64,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+}
+NEMOTRON_H = {"model_type": "nemotron_h", "num_key_value_heads": 2, "hybrid_override_pattern": "M*"}
 GRANITE_H = {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"], "mamba_n_heads": 4}
 DENSE = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"]
 DENSE += ["ernie4_5", "glm", "glm4", "granite", "phi3", "seed_oss", "smollm3", "olmo2", "olmo3", "exaone4"]
@@ -71,6 +79,9 @@ def assert_layers_agree(ours: ModelConfig, theirs: Any) -> None:
         window = theirs.sliding_window if kind == "sliding_attention" else None
         found = ours.layer_kind(layer)
         assert found.attention.window == (window if window and window < ours.max_context else None)
+        if layer in ours.unrotated:
+            assert found.rope.dims == 0
+            continue
         assert found.rope.theta == theirs.rope_parameters.get(kind, theirs.rope_parameters)["rope_theta"]
 
 
@@ -152,6 +163,36 @@ def test_a_part_that_is_a_quotient_is_whole_pairs() -> None:
         ({**GRANITE_H, "mamba_proj_bias": True}, "mamba_proj_bias"),
         ({**GRANITE_H, "time_step_limit": [0.0]}, "not two numbers"),
         ({**GRANITE_H, "time_step_limit": 0.5}, "not two numbers"),
+        ({**FALCON_H1, "mamba_n_heads": 5}, "5 heads of"),
+        ({**FALCON_H1, "mamba_rms_norm": True}, "a norm before the gate (mamba_norm_before_gate with mamba_rms_norm)"),
+        ({**FALCON_H1, "mlp_bias": True}, "biases (mlp_bias) are not supported"),
+        ({**FALCON_H1, "projectors_bias": True}, "biases (projectors_bias) are not supported"),
+        ({**FALCON_H1, "attention_bias": True}, "biases (attention_bias) are not supported"),
+        ({**FALCON_H1, "mamba_proj_bias": True}, "(mamba_proj_bias) are not supported"),
+        ({**FALCON_H1, "mamba_use_mlp": False}, "without an MLP (attn_layer_indices, mamba_use_mlp)"),
+        ({**FALCON_H1, "attn_layer_indices": [1]}, "layers without attention or without an MLP (attn_layer_indices"),
+        ({**FALCON_H1, "ssm_multipliers": [1.0] * 4}, "ssm_multipliers must list 5 numbers"),
+        ({**FALCON_H1, "mlp_multipliers": 0.5}, "mlp_multipliers must list 2 numbers"),
+        ({**FALCON_H1, "mlp_multipliers": [0.5, 0.0]}, "mlp_multipliers, number 1 is 0.0, not a positive number"),
+        ({**FALCON_H1, "key_multiplier": -1.0}, "key_multiplier is -1.0, not a positive number"),
+        ({**NEMOTRON_H, "hybrid_override_pattern": None}, "neither hybrid_override_pattern nor layers_block_type says"),
+        ({**NEMOTRON_H, "hybrid_override_pattern": "MX"}, "hybrid_override_pattern has 'X', which is not supported"),
+        ({**NEMOTRON_H, "hybrid_override_pattern": "M-M"}, "num_hidden_layers is 2, and 3 layers are listed"),
+        (
+            {**NEMOTRON_H, "hybrid_override_pattern": None, "layers_block_type": ["mamba", "rwkv"]},
+            "layers_block_type has 'rwkv', which is not supported",
+        ),
+        ({**NEMOTRON_H, "mlp_hidden_act": "silu"}, "unsupported mlp_hidden_act 'silu', only 'relu2' is supported"),
+        ({**NEMOTRON_H, "mamba_hidden_act": "relu2"}, "unsupported mamba_hidden_act 'relu2', only 'silu'"),
+        ({**NEMOTRON_H, "use_bias": True}, "biases of state spaces' projections (use_bias) are not supported"),
+        ({**NEMOTRON_H, "mamba_proj_bias": True}, "(mamba_proj_bias) are not supported"),
+        ({**NEMOTRON_H, "mlp_bias": True}, "biases of MLPs (mlp_bias) are not supported"),
+        ({**NEMOTRON_H, "attention_bias": True}, "biases of attention (attention_bias) are not supported"),
+        ({**NEMOTRON_H, "residual_in_fp32": True}, "residuals in float32 (residual_in_fp32) are not supported"),
+        ({**NEMOTRON_H, "moe_latent_size": 8}, "experts of a latent size (moe_latent_size) are not supported"),
+        ({**NEMOTRON_H, "sliding_window": 8}, "sliding windows (sliding_window) are not supported"),
+        ({**NEMOTRON_H, "block_configs": [{}]}, "layers of different sizes (block_configs) are not supported"),
+        ({**NEMOTRON_H, "mamba_num_heads": 4, "n_groups": 3}, "in 3 groups do not make up"),
         ({"model_type": "glm4_moe", "n_group": 5}, "128 experts are not 5 groups (n_group) of at least two"),
         ({"model_type": "glm4_moe", "n_group": 128}, "128 experts are not 128 groups (n_group) of at least two"),
         ({"model_type": "glm4_moe", "topk_group": 2}, "topk_group is 2, and there are 1 groups"),

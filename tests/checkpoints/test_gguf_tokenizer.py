@@ -147,6 +147,7 @@ def test_every_end_token_of_the_file_stops(tmp_path: Path) -> None:
     [
         ("tekken", "HelloWorld's 123/\n", ["Hello", "World", "'s", "Ġ", "1", "2", "3", "/Ċ"]),
         ("llama-bpe", "HelloWorld's 1234", ["HelloWorld", "'s", "Ġ", "123", "4"]),
+        ("falcon-h1", "HelloWorld's 1234", ["HelloWorld", "'s", "Ġ", "123", "4"]),
         ("smaug-bpe", "HelloWorld's 1234", ["HelloWorld", "'s", "Ġ", "123", "4"]),
         ("stablelm2", "don't 12", ["don", "'t", "Ġ", "1", "2"]),
         ("glm4", "HelloWorld's 1234", ["HelloWorld", "'s", "Ġ", "123", "4"]),

@@ -101,7 +101,7 @@ def test_logits_are_those_of_expanded_experts(both: tuple[Checkpoint, Checkpoint
     expected_NV = logits_of(TorchExecutor(load_decoder(dense, CPU, torch.float32), Ops()))
     ops = NativeOps(CpuOps()) if native else Ops()
     decoder = load_decoder(few, CPU, torch.float32, ops)
-    gate_up = decoder.blocks[0].mlp.projections[0]
+    gate_up = decoder.blocks[0].projections[2]
     assert gate_up.quantized is not None and gate_up.quantized.plain().levels == FLOAT4
     found_NV = logits_of(TorchExecutor(NativeDecoder(decoder) if native else decoder, ops))
     assert (found_NV - expected_NV).abs().max() <= 1e-4 * expected_NV.abs().max()

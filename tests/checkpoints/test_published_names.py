@@ -15,7 +15,7 @@ from spec_sdk.model.in_memory import InMemoryModel
 from spec_sdk.model.packed_weights import published
 from tests.support.tiny_checkpoints import checkpoint_tensors, random_model, tiny_tokenizer
 
-RENAMED = ["mixtral", "qwen3_next", "phi3", "glm4", "granite4", "granitemoe", "ernie4_5_moe"]
+RENAMED = ["mixtral", "qwen3_next", "phi3", "glm4", "granite4", "granitemoe", "ernie4_5_moe", "nemotron_h_moe"]
 """Those of which transformers' names are not their checkpoints'."""
 
 

@@ -15,7 +15,7 @@ from transformers.models.lfm2.modeling_lfm2 import Lfm2MLP
 from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import read_config
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.config import Experts, GatedDeltaNets, ModelConfig, ShortConvolutions
+from spec_sdk.model.config import Experts, GatedDeltaNets, ModelConfig, ShortConvolutions, StateSpaces
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
@@ -32,6 +32,7 @@ SIZES = {
     "num_attention_heads": 8,
     "max_position_embeddings": 512,
 }
+PATTERN = {"hybrid_override_pattern": "M-MM*E"}
 TOKENS = list(range(3, 63))
 
 
@@ -93,6 +94,173 @@ def test_what_an_lfm2_with_experts_leaves_out() -> None:
     assert ours.experts == expected
     assert (ours.num_kv_heads, ours.tie_embeddings) == (theirs.num_key_value_heads, theirs.tie_word_embeddings)
     assert read("lfm2_moe", layer_types=kinds, num_dense_layers=5).experts is None
+
+
+def test_what_a_falcon_h1_leaves_out() -> None:
+    ours, theirs = read("falcon_h1"), CONFIG_MAPPING["falcon_h1"](**SIZES)
+    assert ours.recurrent == StateSpaces(
+        tuple(range(5)),
+        theirs.mamba_d_conv,
+        theirs.mamba_n_groups,
+        theirs.mamba_n_heads,
+        theirs.mamba_d_state,
+        theirs.mamba_d_head,
+        normed=False,
+        beside_attention=True,
+    )
+    assert (ours.num_kv_heads, ours.tie_embeddings) == (theirs.num_key_value_heads, theirs.tie_word_embeddings)
+    assert ours.rms_norm_eps == theirs.rms_norm_eps
+    assert read("falcon_h1", num_attention_heads=4, num_key_value_heads=None).num_kv_heads == 4
+    as_wide = read("falcon_h1", mamba_d_ssm=None, mamba_n_heads=8).recurrent
+    assert isinstance(as_wide, StateSpaces) and as_wide.inner == 128
+
+
+def test_a_published_falcon_h1() -> None:
+    """0.5B's, with keys that say nothing of what is computed."""
+    config = read_config(
+        {
+            "model_type": "falcon_h1",
+            "architectures": ["FalconH1ForCausalLM"],
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "attention_in_multiplier": 1.0,
+            "attention_out_multiplier": 0.9375,
+            "attn_layer_indices": None,
+            "embedding_multiplier": 5.656854249492381,
+            "head_dim": 64,
+            "hidden_act": "silu",
+            "hidden_size": 1024,
+            "intermediate_size": 2048,
+            "key_multiplier": 0.390625,
+            "lm_head_multiplier": 0.0390625,
+            "mamba_chunk_size": 128,
+            "mamba_conv_bias": True,
+            "mamba_d_conv": 4,
+            "mamba_d_head": 64,
+            "mamba_d_ssm": 1536,
+            "mamba_d_state": 128,
+            "mamba_expand": 2,
+            "mamba_n_groups": 1,
+            "mamba_n_heads": 24,
+            "mamba_norm_before_gate": False,
+            "mamba_proj_bias": False,
+            "mamba_rms_norm": False,
+            "mamba_use_mlp": True,
+            "max_position_embeddings": 16384,
+            "mlp_bias": False,
+            "mlp_expansion_factor": 8,
+            "mlp_multipliers": [0.8838834764831844, 0.5859375],
+            "num_attention_heads": 8,
+            "num_hidden_layers": 36,
+            "num_key_value_heads": 2,
+            "num_logits_to_keep": 1,
+            "projectors_bias": False,
+            "rms_norm_eps": 1e-05,
+            "rope_scaling": None,
+            "rope_theta": 100000000000.0,
+            "ssm_in_multiplier": 1.25,
+            "ssm_multipliers": [0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738],
+            "ssm_out_multiplier": 0.23570226039551587,
+            "tie_word_embeddings": False,
+            "vocab_size": 32784,
+        },
+        "config.json",
+    )
+    spaces = config.recurrent
+    assert isinstance(spaces, StateSpaces) and (spaces.inner, spaces.normed, spaces.projected) == (1536, False, 3352)
+    assert config.rope_theta == 1e11 and config.head_dim == 64
+    assert config.norm_eps_of_states == pytest.approx(1e-5)
+    assert all(config.is_recurrent(layer) and config.has_attention(layer) for layer in range(36))
+
+
+def test_what_a_nemotron_h_leaves_out() -> None:
+    sizes = {**SIZES, "num_hidden_layers": 6}
+    ours, theirs = read("nemotron_h", **{**sizes, **PATTERN}), CONFIG_MAPPING["nemotron_h"](**sizes, **PATTERN)
+    spaces = StateSpaces(
+        (0, 2, 3),
+        theirs.conv_kernel,
+        theirs.n_groups,
+        theirs.mamba_num_heads,
+        theirs.ssm_state_size,
+        theirs.mamba_head_dim,
+    )
+    routing = Routing(theirs.num_experts_per_tok, theirs.norm_topk_prob, "sigmoid", theirs.routed_scaling_factor)
+    width, shared = theirs.moe_intermediate_size, theirs.moe_shared_expert_intermediate_size
+    for config in (ours, read_config(theirs.to_dict(), "config.json")):
+        assert config.recurrent == spaces
+        assert (config.without_attention, config.without_mlp) == ((1, 5), (0, 2, 3, 4))
+        assert config.experts is not None and config.experts.layers == (5,)
+        assert (config.experts.intermediate_size, config.experts.shared_intermediate_size) == (width, shared)
+        assert config.experts.routing == routing and config.experts.count == theirs.n_routed_experts
+        assert (config.head_dim, config.num_kv_heads) == (theirs.head_dim, theirs.num_key_value_heads)
+        assert config.rms_norm_eps == theirs.layer_norm_epsilon and config.unrotated == tuple(range(6))
+    assert read("nemotron_h", **{**sizes, "hybrid_override_pattern": "M-M*--"}).experts is None
+    assert (
+        read("nemotron_h", **{**sizes, **PATTERN, "num_attention_heads": 4, "num_key_value_heads": None}).num_kv_heads
+        == 4
+    )
+
+
+def test_older_names_of_a_nemotron_h() -> None:
+    said = {"attention_head_dim": 32, "mamba_n_groups": 4, "mamba_d_conv": 3, "mamba_dt_limit": [0.1, 0.5]}
+    config = read("nemotron_h", **{**SIZES, "num_hidden_layers": 6, **PATTERN, **said})
+    spaces = config.recurrent
+    assert isinstance(spaces, StateSpaces) and config.head_dim == 32
+    assert (spaces.groups, spaces.tokens, spaces.step_limit) == (4, 3, (0.1, 0.5))
+
+
+def test_a_published_nemotron_3_nano() -> None:
+    """30B's, by what is read of it; its rotary base means nothing."""
+    pattern = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+    config = read_config(
+        {
+            "model_type": "nemotron_h",
+            "attention_bias": False,
+            "expand": 2,
+            "head_dim": 128,
+            "hidden_size": 2688,
+            "hybrid_override_pattern": pattern,
+            "intermediate_size": 1856,
+            "layer_norm_epsilon": 1e-05,
+            "mamba_head_dim": 64,
+            "mamba_hidden_act": "silu",
+            "mamba_num_heads": 64,
+            "mamba_proj_bias": False,
+            "mamba_ssm_cache_dtype": "float32",
+            "max_position_embeddings": 262144,
+            "mlp_bias": False,
+            "mlp_hidden_act": "relu2",
+            "moe_intermediate_size": 1856,
+            "moe_shared_expert_intermediate_size": 3712,
+            "n_group": 1,
+            "n_groups": 8,
+            "n_routed_experts": 128,
+            "n_shared_experts": 1,
+            "norm_topk_prob": True,
+            "num_attention_heads": 32,
+            "num_experts_per_tok": 6,
+            "num_hidden_layers": 52,
+            "num_key_value_heads": 2,
+            "partial_rotary_factor": 1.0,
+            "residual_in_fp32": False,
+            "rope_theta": 10000,
+            "routed_scaling_factor": 2.5,
+            "sliding_window": None,
+            "ssm_state_size": 128,
+            "tie_word_embeddings": False,
+            "time_step_limit": [0.0, {"__float__": "Infinity"}],
+            "topk_group": 1,
+            "use_bias": False,
+            "use_conv_bias": True,
+            "vocab_size": 131072,
+        },
+        "config.json",
+    )
+    assert config.experts is not None and len(config.experts.layers) == 23
+    assert config.recurrent is not None and len(config.recurrent.layers) == 23
+    assert [layer for layer in range(52) if config.has_attention(layer)] == [i for i in range(52) if pattern[i] == "*"]
+    # 3.2 billion for a token, of which the output head has some
+    assert sum(config.layer_parameters) == pytest.approx(3.2e9 - 131072 * 2688, rel=0.02)
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_5_text", "qwen3_next", "lfm2", "lfm2_moe"])

@@ -64,7 +64,19 @@ def sharded(source: ModelTensors, size: int) -> list[ShardedSource]:
 
 
 WIDE_NORMS = ["olmo2", "olmo3", "olmoe"]
-RECURRENT = ["qwen3_next", "qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe", "granite4_h", "granite4_moe"]
+RECURRENT = [
+    "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "lfm2",
+    "lfm2_moe",
+    "granite4_h",
+    "granite4_moe",
+    "falcon_h1",
+    "normed_falcon_h1",
+    "nemotron_h",
+    "nemotron_h_moe",
+]
 DIVIDED = [name for name in ARCHITECTURES if name not in (*WIDE_NORMS, *RECURRENT)]
 
 
@@ -135,7 +147,7 @@ def test_layers_with_experts_keep_them() -> None:
     subset = tiny_decoder("sparse_steps", 0).subset(layers)
     assert loaded.config.experts is not None and loaded.config.experts.layers == (1, 2)
     for ours, theirs in zip(loaded.blocks, subset.blocks, strict=True):
-        pairs = zip(ours.mlp.projections, theirs.mlp.projections, strict=True)
+        pairs = zip(ours.projections, theirs.projections, strict=True)
         assert all(torch.equal(a.weight_OI, b.weight_OI) for a, b in pairs)
 
 
@@ -146,6 +158,22 @@ def test_no_more_ranks_than_an_expert_has_rows() -> None:
         shard_of(config, 0, 4)
 
 
+def test_layers_of_a_nemotron_are_the_subset_of_its_decoder() -> None:
+    source, layers = ModelTensors("nemotron_h_moe", 0), [1, 2, 3, 6]
+    loaded = load_decoder(LayersOf(source, layers), torch.device("cpu"), torch.float32)
+    subset = tiny_decoder("nemotron_h_moe", 0).subset(layers)
+    config = loaded.config
+    assert (config.without_attention, config.without_mlp) == ((0, 3), (1, 2)) and config.has_attention(2)
+    for ours, theirs in zip(loaded.blocks, subset.blocks, strict=True):
+        assert (ours.attends, type(ours.mlp), type(ours.mixer)) == (
+            theirs.attends,
+            type(theirs.mlp),
+            type(theirs.mixer),
+        )
+        parts = [[part for whole in block.projections for part in whole.parts] for block in (ours, theirs)]
+        assert all(torch.equal(a.weight_OI, b.weight_OI) for a, b in zip(*parts, strict=True))
+
+
 def test_layers_of_a_checkpoint_are_the_subset_of_its_decoder() -> None:
     source, layers = ModelTensors("biased_llama", 0), [0, 2, 4]
     loaded = load_decoder(LayersOf(source, layers), torch.device("cpu"), torch.float32)
@@ -153,6 +181,6 @@ def test_layers_of_a_checkpoint_are_the_subset_of_its_decoder() -> None:
     assert loaded.layers == loaded.config.num_layers == subset.layers == 3
     for ours, theirs in zip(loaded.blocks, subset.blocks, strict=True):
         assert torch.equal(ours.qkv.weight_OI, theirs.qkv.weight_OI)
-        ours_O, theirs_O = ours.mlp.projections[-1].bias_O, theirs.mlp.projections[-1].bias_O
+        ours_O, theirs_O = ours.projections[-1].bias_O, theirs.projections[-1].bias_O
         assert ours_O is not None and theirs_O is not None
         assert torch.equal(ours_O, theirs_O)

@@ -112,7 +112,7 @@ def test_memory_of_a_decoder(tmp_path: Path) -> None:
 def test_rows_that_are_not_whole_groups_stay_dense(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "smollm", **{**SHAPE, "intermediate_size": 80})
     block = decoder(tmp_path, "int4").blocks[0]
-    assert [bits(p) for p in (block.qkv, block.output, *block.mlp.projections)] == [4, 4, 4, None]
+    assert [bits(p) for p in block.projections] == [4, 4, 4, None]
     write_checkpoint(tmp_path / "odd", "smollm", hidden_size=48)
     odd = decoder(tmp_path / "odd", "int4")
     assert [bits(p) for p in odd.projections] == [None] * len(odd.projections) and type(odd.embedding) is Embedding
@@ -188,7 +188,7 @@ def test_shards_have_the_weights_of_the_whole(size: int, tmp_path: Path) -> None
         assert torch.equal(joined, expected.dequantized(torch.float32)), name
     place = ranks_at(1, size)
     shard = load_decoder(ShardedSource(source, place, place), CPU, torch.float32)
-    assert bits(shard.blocks[0].mlp.projections[1]) == (None if size == 2 else 4)
+    assert bits(shard.blocks[0].projections[-1]) == (None if size == 2 else 4)
     assert source.quantized(down) is not None
     # the whole model on every rank, whose head alone is spread
     spread = TensorParallelDecoder(whole, whole.vocabulary, place, ranks_at(0, 1), Ops())

@@ -172,7 +172,7 @@ def test_greedy_output_equals_generate(name: str, tmp_path: Path) -> None:
     assert tokens[len(prompt) :] == expected
 
 
-@pytest.mark.parametrize("name", ["smollm", "granite"])
+@pytest.mark.parametrize("name", ["smollm", "granite", "falcon_h1", "nemotron_h"])
 def test_hidden_states_equal_transformers(name: str, tmp_path: Path) -> None:
     reference = write_checkpoint(tmp_path, name)
     tokens = list(range(3, 40))

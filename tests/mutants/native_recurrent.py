@@ -66,6 +66,42 @@ NATIVE_RECURRENT: tuple[Mutant, ...] = (
         (MIXERS,),
     ),
     Mutant(
+        "native state spaces: outputs are normalised where there is no norm",
+        SOURCE + "state_space.h",
+        "if (_space.normed) factor",
+        "factor",
+        (DECODERS,),
+    ),
+    Mutant(
+        "native state spaces: gates are not scaled",
+        SOURCE + "state_space.h",
+        "silu(to_float(row[h * V + i]) * float(_space.gate_scale))",
+        "silu(to_float(row[h * V + i]))",
+        (DECODERS,),
+    ),
+    Mutant(
+        "native blocks: a layer with a state has no attention beside it",
+        SOURCE + "mixed_blocks.h",
+        "if (of[i].attends()) add_attention(block, work, own);",
+        "if (of[i].attends() && !of[i].carries()) add_attention(block, work, own);",
+        (DECODERS,),
+    ),
+    Mutant(
+        "native blocks: attention reads what the state beside it has added",
+        SOURCE + "mixed_blocks.h",
+        "carry_states(of[i], states, paths, work, given, gated);",
+        "carry_states(of[i], states, paths, work, given, gated), team.meet(), "
+        "add_output(of[i].leaving, block.attention_output_norm, given, work, own);",
+        (DECODERS,),
+    ),
+    Mutant(
+        "native MLPs without gates: negative numbers are squared, too",
+        SOURCE + "feed_forward.h",
+        "float positive = std::max(y[r * stride + c], 0.0f);",
+        "float positive = y[r * stride + c];",
+        (DECODERS,),
+    ),
+    Mutant(
         "native blocks: attention goes without its gates",
         SOURCE + "mixed_blocks.h",
         "if (of[i].gated) team.meet(), apply_gates(block, work);",

@@ -72,8 +72,8 @@ NEARLY_LLAMAS = (
     Mutant(
         "layers without rotary positions keep their numbers in a cut",
         "spec_sdk/model/config.py",
-        "unrotated = tuple(i for i, layer in enumerate(layers) if layer in self.unrotated)",
-        "unrotated = self.unrotated",
+        "unrotated=numbered(self.unrotated)",
+        "unrotated=self.unrotated",
         (OF_CUTS,),
     ),
     Mutant(
@@ -114,15 +114,15 @@ NEARLY_LLAMAS = (
     Mutant(
         "native: what attention gives is added as it is",
         BLOCK,
-        "Giving<T> give(block.attention_output_norm, work);",
+        "Giving<T> give(norm, work);",
         "Gain none{}; Giving<T> give(none, work);",
         (NATIVE,),
     ),
     Mutant(
         "ministral: the context reaches where queries grow",
-        "spec_sdk/model/architectures/ministral3.py",
-        "min(config.max_context, rope.size(",
-        "max(config.max_context, rope.size(",
+        "spec_sdk/model/rope_fields.py",
+        "return min(positions, rope.size(",
+        "return max(positions, rope.size(",
         ("tests/checkpoints/test_ministral.py::test_the_longest_context_is_that_where_queries_do_not_grow",),
     ),
     Mutant(

@@ -119,8 +119,8 @@ RECURRENT = (
     Mutant(
         "state spaces: the gate comes behind the norm",
         SPACE,
-        "gated_NY = o_HNV.transpose(0, 1).reshape(N, Y) * F.silu(z_NY.to(o_HNV.dtype))",
-        "gated_NY = o_HNV.transpose(0, 1).reshape(N, Y)",
+        "y_NY = o_HNV.transpose(0, 1).reshape(N, Y) * F.silu(z_NY.to(o_HNV.dtype) * self.gate_scale)",
+        "y_NY = o_HNV.transpose(0, 1).reshape(N, Y)",
         (OF_TRANSFORMERS,),
     ),
     Mutant(

@@ -35,6 +35,7 @@ from tests.mutants.families import FAMILIES
 from tests.mutants.gpt_oss import GPT_OSS
 from tests.mutants.gpu_graphs import GPU_GRAPHS
 from tests.mutants.growth import GROWTH
+from tests.mutants.hybrids import HYBRIDS
 from tests.mutants.hydra import HYDRA
 from tests.mutants.interleaved import INTERLEAVED
 from tests.mutants.latents import LATENTS
@@ -96,6 +97,7 @@ LISTS = (
     NEARLY_LLAMAS,
     RECURRENT_CHECKPOINTS,
     LATENTS,
+    HYBRIDS,
     CHECKPOINTS,
     SPEECH,
     API,

@@ -51,6 +51,14 @@ DELTA: dict[str, Any] = {
     "linear_value_head_dim": 32,
 }
 EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+NEMOTRON: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "head_dim": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 24,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3_5": DELTA,
     "tiled": {**DELTA, "linear_value_heads_tiled": True, "linear_num_value_heads": 6},
@@ -73,6 +81,36 @@ MODELS: dict[str, dict[str, Any]] = {
         "mamba_n_groups": 1,
         "mamba_d_state": 16,
     },
+    "falcon_h1": {
+        "model_type": "falcon_h1",
+        "mamba_d_ssm": 96,
+        "mamba_n_heads": 4,
+        "mamba_d_state": 16,
+        "ssm_in_multiplier": 1.25,
+        "ssm_multipliers": [0.35, 0.25, 0.4, 0.5, 0.7],
+        "ssm_out_multiplier": 0.25,
+        "mlp_multipliers": [0.9, 0.6],
+        "attention_out_multiplier": 0.8,
+        "key_multiplier": 0.5,
+    },
+    "normed falcon_h1": {
+        "model_type": "falcon_h1",
+        "mamba_d_ssm": 96,
+        "mamba_n_heads": 6,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 16,
+        "mamba_rms_norm": True,
+        "mamba_norm_before_gate": False,
+    },
+    "nemotron_h": {**NEMOTRON, "hybrid_override_pattern": "M-M*-"},
+    "nemotron_h_moe": {
+        **NEMOTRON,
+        "hybrid_override_pattern": "MEM*E",
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+        "moe_shared_expert_intermediate_size": 48,
+    },
     "lfm2": {
         "model_type": "lfm2",
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
@@ -84,7 +122,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
     },
 }
-MIXTURES = ("qwen3_5_moe", "qwen3_next", "lfm2_moe")
+SPACES = ("granite", "falcon_h1", "normed falcon_h1", "nemotron_h")
+MIXTURES = ("qwen3_5_moe", "qwen3_next", "lfm2_moe", "nemotron_h_moe")
 DTYPES = [torch.float32, torch.bfloat16]
 LIMITS = {torch.float32: 1e-4, torch.bfloat16: 0.2}
 
@@ -146,12 +185,12 @@ def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor], limit:
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_float64(name: str, dtype: torch.dtype) -> None:
     # an expert more or less in bfloat16 is no rounding error, and random state spaces take these as far
-    limit = 0.5 if name in (*MIXTURES, "granite") and dtype == torch.bfloat16 else LIMITS[dtype]
+    limit = 0.5 if name in (*MIXTURES, *SPACES) and dtype == torch.bfloat16 else LIMITS[dtype]
     source = RandomWeights(config_of(name), 0, dtype)
     assert_close(logits_of(natively(source, dtype)), logits_of(reference(source)), limit)
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "lfm2"])
+@pytest.mark.parametrize("name", ["qwen3_5", "lfm2", "falcon_h1", "nemotron_h"])
 def test_weights_in_few_bits(name: str) -> None:
     source = InEightBits(config_of(name), 0)
     assert_close(logits_of(natively(source, torch.float32, activations="exact")), logits_of(reference(source)), 1e-4)
@@ -174,7 +213,7 @@ def test_a_row_has_the_same_bits_in_every_pass(name: str, way: str) -> None:
         check_same_bits(executor, seed, rounds=14, most_requests=2)
 
 
-@pytest.mark.parametrize("name", ["tiled", "qwen3_5_moe", "granite", "lfm2"])
+@pytest.mark.parametrize("name", ["tiled", "qwen3_5_moe", "granite", "lfm2", "falcon_h1", "nemotron_h_moe"])
 def test_it_is_a_sound_executor(name: str) -> None:
     # states of random weights take rounding errors far
     check_executor(natively, config=config_of(name, max_position_embeddings=256), tolerances={torch.float32: 1e-3})
@@ -219,9 +258,20 @@ def test_stages_and_whole_blocks_agree(name: str, monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(state, by_stages[layer], rtol=1e-3, atol=1e-3)
 
 
-def test_a_part_of_its_blocks() -> None:
-    source = RandomWeights(config_of("qwen3_5"), 0)
-    ours, theirs = natively(source, torch.float32).cut([1, 3, 4]), reference(source).cut([1, 3, 4])
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("qwen3_5", [1, 3, 4]),
+        ("falcon_h1", [1, 3, 4]),
+        ("nemotron_h", [1, 3, 4]),
+        ("nemotron_h", [0, 2, 3]),
+        ("nemotron_h", [1, 4]),
+    ],
+    ids=str,
+)
+def test_a_part_of_its_blocks(name: str, layers: list[int]) -> None:
+    source = RandomWeights(config_of(name), 0)
+    ours, theirs = natively(source, torch.float32).cut(layers), reference(source).cut(layers)
     assert type(ours.decoder) is NativeRecurrentDecoder
     assert_close(logits_of_three(ours), logits_of_three(theirs), 1e-4)
 

@@ -15,7 +15,7 @@ from spec_sdk.tree import TokenTree
 from tests.draft_heads.test_drafter import PROMPTS, answers, pipeline_of
 from tests.support.tiny_checkpoints import write_checkpoint
 
-TARGETS = ("qwen3_5", "lfm2")
+TARGETS = ("qwen3_5", "lfm2", "falcon_h1", "nemotron_h_moe")
 PIPELINES = {
     "suffix": (),
     "token_recycling": (),

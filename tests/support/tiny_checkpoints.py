@@ -98,6 +98,34 @@ STATE_SPACES: dict[str, Any] = {
     "mamba_d_state": 16,
     "mamba_expand": 2,
 }
+FALCON_H1: dict[str, Any] = {
+    "head_dim": 16,
+    "mamba_d_ssm": 96,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 12,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 16,
+    "mamba_norm_before_gate": False,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 0.9,
+    "key_multiplier": 0.4,
+    "ssm_in_multiplier": 1.25,
+    "ssm_out_multiplier": 0.3,
+    "ssm_multipliers": [0.35, 0.25, 0.4, 0.5, 0.7],
+    "mlp_multipliers": [0.9, 0.6],
+    "embedding_multiplier": 5.6,
+    "lm_head_multiplier": 0.4,
+}
+NEMOTRON_H: dict[str, Any] = {
+    "num_hidden_layers": 7,
+    "head_dim": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 12,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+    # transformers makes random steps by its logarithm, and bounds them by it
+    "time_step_min": 1e-30,
+}
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("llama", {"num_key_value_heads": 6, "tie_word_embeddings": False}),
     "llama3": ("llama", {"rope_parameters": {"rope_theta": 500000.0, **LLAMA3_ROPE}}),
@@ -236,6 +264,23 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite4_moe": (
         "granitemoehybrid",
         {**MULTIPLIERS, **STATE_SPACES, "num_local_experts": 5, "num_experts_per_tok": 2, "mamba_n_groups": 1},
+    ),
+    "falcon_h1": ("falcon_h1", FALCON_H1),
+    "normed_falcon_h1": ("falcon_h1", {**FALCON_H1, "mamba_rms_norm": True, "tie_word_embeddings": True}),
+    "nemotron_h": ("nemotron_h", {**NEMOTRON_H, "hybrid_override_pattern": "M-MM*-M"}),
+    "nemotron_h_moe": (
+        "nemotron_h",
+        {
+            **NEMOTRON_H,
+            "hybrid_override_pattern": "MEM*EM-",
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "moe_shared_expert_intermediate_size": 40,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+        },
     ),
     "gemma": ("gemma", {"head_dim": 16}),
     "qwen3_5": ("qwen3_5_text", {**DELTA_NETS, "tie_word_embeddings": True}),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from spec_sdk.errors import UserError
-from spec_sdk.model.config import ModelConfig, StateSpaces
+from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
@@ -20,6 +20,7 @@ from spec_sdk.model.granite_like import gguf_multipliers, read_granite_like
 from spec_sdk.model.llama_like import attention, embedding, mlp, one_gate_up, output
 from spec_sdk.model.mixture import experts_in_two, gguf_experts, read_experts, shared_expert
 from spec_sdk.model.recurrent.settings import attending_layers
+from spec_sdk.model.recurrent.space_settings import gguf_state_spaces, read_state_spaces
 from spec_sdk.model.recurrent.weights import attention_alone, state_spaces
 from spec_sdk.model.weight_table import SHARED_MLP, Packing, Weight
 
@@ -49,57 +50,27 @@ def _read_config(fields: Fields) -> ModelConfig:
         mixture = mixture and replace(mixture, shared_gated=False)
     values = fields.values if mixture else {**fields.values, "intermediate_size": shared, "num_local_experts": 0}
     config = read_granite_like(Fields(values, fields.where), experts=mixture)
-    config = replace(config, recurrent=_state_spaces(fields, spaces) if spaces else None)
+    if spaces:
+        inner = int(fields.positive("mamba_expand", 2) * fields.size("hidden_size"))
+        config = replace(config, recurrent=read_state_spaces(fields, spaces, inner))
     if fields.text("position_embedding_type", "nope") == "rope":
         return config
     return replace(config, unrotated=tuple(range(layers)))
-
-
-def _state_spaces(fields: Fields, layers: tuple[int, ...]) -> StateSpaces:
-    inner = int(fields.positive("mamba_expand", 2) * fields.size("hidden_size"))
-    heads, groups = fields.size("mamba_n_heads", 128), fields.size("mamba_n_groups", 1)
-    head_dim = inner // heads if fields.get("mamba_d_head") in (None, "auto") else fields.size("mamba_d_head")
-    if heads * head_dim != inner or heads % groups:
-        raise UserError(
-            f"{fields.where}: {heads} heads of {head_dim} in {groups} groups do not make up a state space of {inner}"
-        )
-    if fields.flag("mamba_proj_bias", False):
-        raise UserError(f"{fields.where}: biases of state spaces' projections (mamba_proj_bias) are not supported")
-    return StateSpaces(
-        layers,
-        tokens=fields.size("mamba_d_conv", 4),
-        groups=groups,
-        heads=heads,
-        state_dim=fields.size("mamba_d_state", 256),
-        head_dim=head_dim,
-        convolution_bias=fields.flag("mamba_conv_bias", True),
-        step_limit=_step_limit(fields),
-    )
-
-
-def _step_limit(fields: Fields) -> tuple[float, float]:
-    limit = fields.get("time_step_limit") or (0.0, float("inf"))
-    # as transformers spells it where JSON has no word for it
-    listed = limit if isinstance(limit, list | tuple) else []
-    ends = [float("inf") if end == {"__float__": "Infinity"} else end for end in listed]
-    if len(ends) != 2 or not all(type(end) in (int, float) for end in ends):
-        raise UserError(f"{fields.where}: time_step_limit is {limit!r}, not two numbers")
-    return float(ends[0]), float(ends[1])
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     attends, alike = attending_layers(gguf, _GGUF)
     finetuned = f"{_GGUF}.rope.scaling.finetuned"
     rotated, alike.metadata = bool(gguf.metadata.get(finetuned, True)), {**alike.metadata, finetuned: True}
-    config, meta = hf_config(alike, computes_experts=True), Fields(gguf.metadata, gguf.where)
+    config, spaces = hf_config(alike, computes_experts=True), gguf_state_spaces(gguf, _GGUF)
     mixture = gguf_experts(gguf, _GGUF)
-    inner, space_heads = meta.size(f"{_GGUF}.ssm.inner_size"), meta.size(f"{_GGUF}.ssm.time_step_rank")
     shared = f"blk.0.ffn_{'gate_shexp' if mixture else 'gate'}.weight"
     if shared not in gguf.shapes:
         raise UserError(f"{gguf.where}: tensor '{shared}' is missing")
     return (
         config
         | gguf_multipliers(alike, _GGUF)
+        | spaces
         | {
             "model_type": "granitemoehybrid",
             "attention_bias": f"blk.{attends.index(True)}.attn_q.bias" in gguf.tensors,
@@ -109,13 +80,7 @@ def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
             "num_local_experts": mixture.get("num_experts", 0),
             "num_experts_per_tok": mixture.get("num_experts_per_tok", 0),
             "shared_intermediate_size": gguf.shapes[shared][0],
-            "mamba_expand": inner / config["hidden_size"],
-            "mamba_n_heads": space_heads,
-            "mamba_n_groups": meta.size(f"{_GGUF}.ssm.group_count"),
-            "mamba_d_state": meta.size(f"{_GGUF}.ssm.state_size"),
-            "mamba_d_head": inner // space_heads,
-            "mamba_d_conv": meta.size(f"{_GGUF}.ssm.conv_kernel"),
-            "mamba_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in gguf.tensors),
+            "mamba_expand": spaces["mamba_n_heads"] * spaces["mamba_d_head"] / config["hidden_size"],
         }
     )
 

@@ -1,4 +1,4 @@
-"""The cache of a model with recurrent layers: K and V of its attention layers, states of the others.
+"""The cache of a model with recurrent layers: K and V of its attention layers, and states.
 
 Legend: L attention layers, S slots, G KV heads, C capacity of a slot, D head dim.
 """
@@ -18,24 +18,23 @@ from spec_sdk.ops.pass_inputs import PassInputs, PassPart
 
 
 class RecurrentCache(KVCache):
-    """A KV cache of the attention layers alone, with a state of every other layer and request.
+    """A KV cache of the layers with attention alone, with a state of every request in those that have one.
 
-    ``mixers``: the model's layers that have a state, by their numbers in it. ``takes_snapshots``: whether a text may be
-    gone on from in the middle of one that was fed.
+    ``mixers``: the model's layers that have a state, by their numbers in it; ``attending``: the numbers of those with
+    attention. ``takes_snapshots``: whether a text may be gone on from in the middle of one that was fed.
     """
 
     def __init__(
         self,
         mixers: Mapping[int, RecurrentMixer],
-        layers: int,
+        attending: Sequence[int],
         kv_heads: int,
         head_dim: int,
         device: torch.device,
         dtype: torch.dtype,
         takes_snapshots: bool = True,
     ) -> None:
-        super().__init__(layers - len(mixers), kv_heads, head_dim, device, dtype)
-        attending = [layer for layer in range(layers) if layer not in mixers]
+        super().__init__(len(attending), kv_heads, head_dim, device, dtype)
         self.place = {layer: place for place, layer in enumerate(attending)}
         """Which of the attention layers a layer of the model is."""
         self._mixers = mixers

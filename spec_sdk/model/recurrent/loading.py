@@ -1,6 +1,6 @@
 """From a checkpoint's weights, by their roles, to what recurrent layers and the attention beside them are made of.
 
-Legend: H heads, D head dim, M model dim.
+Legend: H heads, D head dim, M model dim, C channels of a convolution, K tokens that it sees, Y outputs of a mixer.
 """
 
 from __future__ import annotations
@@ -53,19 +53,28 @@ def recurrent_parts(
 
 
 def _state_space(config: ModelConfig, recurrent: StateSpaces, weights: WeightsByRole, layer: int) -> RecurrentMixer:
-    norm_Y = weights.read("space_norm", layer)
-    wide = torch.promote_types(norm_Y.dtype, torch.float32)
+    wide, scales = torch.promote_types(weights.dtype, torch.float32), recurrent.scales
     bias_C = weights.read("space_convolution_bias", layer, wide) if recurrent.convolution_bias else None
+    weight_CK = weights.read("space_convolution", layer, wide)[:, 0]
+    keys = recurrent.groups * recurrent.state_dim
+    parts = torch.split(weight_CK, [recurrent.inner, keys, keys])
+    # each channel's numbers are multiplied by one scale before, which is the same
+    weight_CK = torch.cat([part * scale for part, scale in zip(parts, (scales.x, scales.b, scales.c), strict=True)])
+    skip_H = weights.read("space_skip", layer, wide)
+    gain_Y = weights.read("space_norm", layer).to(wide) if recurrent.normed else skip_H.new_ones(recurrent.inner)
     return StateSpace(
-        CausalConvolution(weights.read("space_convolution", layer, wide)[:, 0], bias_C),
+        CausalConvolution(weight_CK, bias_C),
         recurrent.groups,
         recurrent.state_dim,
         decay_H=-weights.read("space_decay", layer, wide).exp(),
         bias_H=weights.read("space_bias", layer, wide),
-        skip_H=weights.read("space_skip", layer, wide),
-        norm_Y=norm_Y.to(wide),
+        skip_H=skip_H,
+        gain_Y=gain_Y * scales.output,
         epsilon=config.norm_eps_of_states,
         step_limit=recurrent.step_limit,
+        normed=recurrent.normed,
+        gate_scale=scales.gate,
+        step_scale=scales.step,
     )
 
 

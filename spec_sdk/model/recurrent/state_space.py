@@ -25,8 +25,10 @@ from spec_sdk.ops.gated_delta import gated_delta
 class StateSpace(RecurrentMixer):
     """Of an input projection to an output gate z, to x, b and c under the convolution, and steps.
 
-    ``decay_H`` is A = −e^log A, ``bias_H`` that of steps, ``skip_H`` what a row's own x is added times, ``norm_Y`` the
-    gain of the norm behind the gate, of each group's H/G · V outputs; all in float32. ``step_limit``: of steps.
+    ``decay_H`` is A = −e^log A, ``bias_H`` that of steps, ``skip_H`` what a row's own x is added times, ``gain_Y`` what
+    the layer gives is multiplied by, behind a norm of each group's H/G · V outputs where it is ``normed``; all in
+    float32. ``step_limit``: of steps. ``gate_scale``, ``step_scale``: what z, and steps before their bias, are
+    multiplied by.
     """
 
     convolution: CausalConvolution
@@ -35,13 +37,16 @@ class StateSpace(RecurrentMixer):
     decay_H: torch.Tensor
     bias_H: torch.Tensor
     skip_H: torch.Tensor
-    norm_Y: torch.Tensor
+    gain_Y: torch.Tensor
     epsilon: float
     step_limit: tuple[float, float] = (0.0, float("inf"))
+    normed: bool = True
+    gate_scale: float = 1.0
+    step_scale: float = 1.0
 
     @property
     def outputs(self) -> int:
-        return self.norm_Y.shape[0]
+        return self.gain_Y.shape[0]
 
     def new_state(self, device: torch.device, dtype: torch.dtype) -> RecurrentState:
         lead, channels, H = self.convolution.seen - 1, self.convolution.weight_CK.shape[0], len(self.decay_H)
@@ -54,7 +59,8 @@ class StateSpace(RecurrentMixer):
         z_NY, x_NC, step_NH = projected_NX.tensor_split((Y, 2 * Y + 2 * keys), -1)
         x_NC = F.silu(self.convolution(x_NC, state, paths))
         x_NY, b_NX, c_NX = x_NC.tensor_split((Y, Y + keys), -1)
-        step_HN = F.softplus(step_NH.to(self.bias_H.dtype) + self.bias_H).clamp(*self.step_limit).T
+        step_NH = step_NH.to(self.bias_H.dtype) * self.step_scale + self.bias_H
+        step_HN = F.softplus(step_NH).clamp(*self.step_limit).T
         x_HNV = x_NY.view(N, H, -1).transpose(0, 1)
         b_GND, c_GND = (part.view(N, G, D).transpose(0, 1) for part in (b_NX, c_NX))
         assert state.memory is not None
@@ -70,6 +76,7 @@ class StateSpace(RecurrentMixer):
         for kind, new in enumerate((b_GND, u_HNV, path_HN[..., None]), start=1):
             state.write(kind, paths.first, new)
         o_HNV = o_HNV + x_HNV * self.skip_H[:, None, None]
-        gated_NY = o_HNV.transpose(0, 1).reshape(N, Y) * F.silu(z_NY.to(o_HNV.dtype))
-        normed_NGY = F.rms_norm(gated_NY.view(N, G, -1), (Y // G,), None, self.epsilon)
-        return (normed_NGY.reshape(N, Y) * self.norm_Y).to(projected_NX.dtype)
+        y_NY = o_HNV.transpose(0, 1).reshape(N, Y) * F.silu(z_NY.to(o_HNV.dtype) * self.gate_scale)
+        if self.normed:
+            y_NY = F.rms_norm(y_NY.view(N, G, -1), (Y // G,), None, self.epsilon).reshape(N, Y)
+        return (y_NY * self.gain_Y).to(projected_NX.dtype)

@@ -37,6 +37,10 @@ def _has_convolution_bias(config: ModelConfig) -> bool:
     return isinstance(config.recurrent, StateSpaces) and config.recurrent.convolution_bias
 
 
+def _is_normed(config: ModelConfig) -> bool:
+    return isinstance(config.recurrent, StateSpaces) and config.recurrent.normed
+
+
 SPACE_INPUT = Dim("state space input", lambda config: _space(config).projected)
 SPACE_CHANNELS = Dim("state space channels", lambda config: _space(config).channels)
 SPACE_HEADS = Dim("state space heads", lambda config: _space(config).heads)
@@ -48,13 +52,13 @@ ALONE = Dim("one of each", lambda config: 1)
 
 
 def is_recurrent(config: ModelConfig, layer: int) -> bool:
-    """Whether a layer has a state in the place of attention."""
+    """Whether a layer has a state, in the place of attention or beside it."""
     return config.is_recurrent(layer)
 
 
 def has_attention(config: ModelConfig, layer: int) -> bool:
     """Whether it has attention."""
-    return not is_recurrent(config, layer)
+    return config.has_attention(layer)
 
 
 def attention_alone(rows: Iterable[Weight]) -> tuple[Weight, ...]:
@@ -132,7 +136,7 @@ def _delta_row(role: str, name: str, gguf: str, *shape: Dim, exponential: bool =
 
 
 def state_spaces() -> tuple[Weight, ...]:
-    """Mamba-2's, as Granite 4 has them."""
+    """Mamba-2's, as Granite 4, Falcon H1 and, under other names, Nemotron H have them."""
     hf = f"{_LAYER}.mamba"
 
     def row(role: str, name: str, gguf: str, *shape: Dim, gguf_shape: tuple[Dim, ...] = (), **how: Any) -> Weight:
@@ -147,7 +151,7 @@ def state_spaces() -> tuple[Weight, ...]:
         row("decay", "A_log", "ssm_a", SPACE_HEADS, gguf_shape=heads, gguf_negated_exponential=True),
         row("bias", "dt_bias", "ssm_dt.bias", SPACE_HEADS),
         row("skip", "D", "ssm_d", SPACE_HEADS, gguf_shape=heads),
-        row("norm", "norm.weight", "ssm_norm.weight", SPACE_INNER, gguf_shape=spread),
+        row("norm", "norm.weight", "ssm_norm.weight", SPACE_INNER, gguf_shape=spread, present=_is_normed),
         row("output", "out_proj.weight", "ssm_out.weight", MODEL, SPACE_INNER),
     )
 

@@ -56,15 +56,15 @@ def unknown_stages(decoder: Decoder) -> str | None:
     for layer, block in enumerate(decoder.blocks):
         if not all(Gain.suits(gain, decoder.dtype) for gain in _gains_of(block, block.input_norm_M)):
             return f"layer {layer} has gains in another dtype than its weights"
-        if not all(map(is_native, (*block.qkv.parts, block.output))):
+        if not all(map(is_native, (*block.qkv.parts, *block.output.parts))):
             return f"layer {layer} has linear layers of another kind"
-        unknown = unknown_feed_forward(block.mlp, decoder.dtype)
+        unknown = block.mlp and unknown_feed_forward(block.mlp, decoder.dtype)
         if block.latents is not None:
             unknown = unknown or unknown_latents(config, block.latents, decoder.dtype)
         if unknown is not None:
             return f"layer {layer} has {unknown}"
-    activations = {activation_of(block.mlp) for block in decoder.blocks}
-    return None if len(activations) == 1 else "layers have different activations"
+    activations = {activation_of(block.mlp) for block in decoder.blocks if block.mlp is not None}
+    return None if len(activations) < 2 else "layers have different activations"
 
 
 def leave_rows_exact(decoder: Decoder) -> None:
@@ -201,22 +201,30 @@ def run_blocks(
 
 def shape_of(decoder: Decoder) -> Shape:
     """The sizes that all its blocks have."""
-    c, parts = decoder.config, [block.mlp for block in decoder.blocks]
-    sizes = map(max, zip(*map(feed_forward_sizes, parts), strict=True))
-    activation, heads = ACTIVATIONS[activation_of(parts[0])], (c.num_heads, c.num_kv_heads, c.head_dim)
-    latent = max(numbers_beside_queries(c, block) for block in decoder.blocks)
+    c, parts = decoder.config, [block.mlp for block in decoder.blocks if block.mlp is not None]
+    sizes = map(max, zip((0, 0, 0), *map(feed_forward_sizes, parts), strict=True))
+    activation = ACTIVATIONS[next(map(activation_of, parts), c.activation)]
+    heads, latent = (c.num_heads, c.num_kv_heads, c.head_dim), 0
+    if decoder.blocks:
+        latent = max(numbers_beside_queries(c, block) for block in decoder.blocks)
     return Shape(c.hidden_size, *heads, *sizes, c.rms_norm_eps, activation, c.wide_qk_norm, latent)
 
 
-def block_of(decoder: Decoder, layer: int, input_norm_M: torch.Tensor | None, qkv: Matrix | None = None) -> Block:
+def block_of(
+    decoder: Decoder,
+    layer: int,
+    input_norm_M: torch.Tensor | None,
+    attention: tuple[Matrix, Matrix] | None = None,
+) -> Block:
     """One block for the kernels, with this gain on what its attention reads; None for no norm.
 
-    ``qkv``: in the place of its own matrix.
+    ``attention``: before and behind it, in the place of the block's own matrices.
     """
     block, spec = decoder.blocks[layer], decoder.kinds[layer].attention
+    before, behind = attention or (matrix_of(block.qkv), matrix_of(block.output))
     return Block(
-        matrix_of(block.qkv) if qkv is None else qkv,
-        matrix_of(block.output),
+        before,
+        behind,
         *feed_forward_of(block.mlp),
         *(Gain.of(gain, decoder.dtype) for gain in _gains_of(block, input_norm_M)),
         spec.scale_for(decoder.config.head_dim),

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spec_sdk.ops.feed_forward import Activation, FeedForward, GatedMLP, MixtureOfExperts
+from spec_sdk.ops.feed_forward import MLP, Activation, FeedForward, GatedMLP, MixtureOfExperts
 from spec_sdk.ops.linear import Projection
 from spec_sdk_backends.native.panels import OUTPUTS
 from spec_sdk_backends.native.products import NativeProjection
@@ -38,9 +38,9 @@ def unknown_feed_forward(part: FeedForward, dtype: torch.dtype) -> str | None:
     if len({mlp.activation for mlp in mlps}) > 1:
         return "experts of different activations"
     for mlp in mlps:
-        if isinstance(mlp.gate_up, NativeProjection) and mlp.down.inputs % OUTPUTS:
+        if isinstance(mlp, GatedMLP) and isinstance(mlp.gate_up, NativeProjection) and mlp.down.inputs % OUTPUTS:
             return f"an MLP of {mlp.down.inputs} dims, which are not whole panels of {OUTPUTS}"
-    if isinstance(part, GatedMLP):
+    if not isinstance(part, MixtureOfExperts):
         return None
     for tensor, known in zip(_small(part), (*[torch.float32] * 3, dtype), strict=True):
         if tensor is not None and tensor.dtype != known:
@@ -53,16 +53,16 @@ def activation_of(part: FeedForward) -> Activation:
     return mlps_of(part)[0].activation
 
 
-def mlps_of(part: FeedForward) -> Sequence[GatedMLP]:
+def mlps_of(part: FeedForward) -> Sequence[MLP]:
     """An MLP, or those of a mixture, the shared one last."""
-    if isinstance(part, GatedMLP):
+    if not isinstance(part, MixtureOfExperts):
         return [part]
     return part.experts if part.shared is None else [*part.experts, part.shared]
 
 
 def feed_forward_sizes(part: FeedForward) -> tuple[int, int, int]:
     """The most numbers that a row has between the two matrices of its MLPs; then E and A, 0 where it is one MLP."""
-    if isinstance(part, GatedMLP):
+    if not isinstance(part, MixtureOfExperts):
         return part.down.inputs, 0, 0
     widths = sorted((mlp.down.inputs for mlp in part.experts), reverse=True)
     shared = 0 if part.shared is None else part.shared.down.inputs
@@ -70,13 +70,17 @@ def feed_forward_sizes(part: FeedForward) -> tuple[int, int, int]:
     return sum(widths[:per_token]) + shared, len(part.experts), per_token
 
 
-def feed_forward_of(part: FeedForward) -> tuple[Matrix, Matrix, Any]:
-    """Gate and up, and down, of an MLP; of a mixture nothing in their places, and a pointer to its :class:`Experts`.
+def feed_forward_of(part: FeedForward | None) -> tuple[Matrix, Matrix, Any]:
+    """Gate and up, or up alone, and down, of an MLP; of a mixture nothing in their places, and a pointer to its
+    :class:`Experts`; nothing at all for None.
 
     They are there as long as ``part`` lives.
     """
-    if isinstance(part, GatedMLP):
-        return matrix_of(part.gate_up), matrix_of(part.down), None
+    if part is None:
+        return Matrix(), Matrix(), None
+    if not isinstance(part, MixtureOfExperts):
+        up, down = map(matrix_of, part.projections)
+        return up, down, None
     how, matrices = part.routing, Matrix * len(part.experts)
     small = [None if tensor is None else in_a_row(tensor) for tensor in _small(part)]
     shared = [] if part.shared is None else map(matrix_of, part.shared.projections)
@@ -90,8 +94,7 @@ def feed_forward_of(part: FeedForward) -> tuple[Matrix, Matrix, Any]:
         how.groups,
         how.groups_of_token,
         *(None if tensor is None else tensor.data_ptr() for tensor in small),
-        matrices(*(matrix_of(expert.gate_up) for expert in part.experts)),
-        matrices(*(matrix_of(expert.down) for expert in part.experts)),
+        *(matrices(*map(matrix_of, each)) for each in zip(*(mlp.projections for mlp in part.experts), strict=True)),
         *shared,
     )
     made.tensors = small

@@ -38,6 +38,7 @@ class MixedBlock(ctypes.Structure):
         ("delta", ctypes.POINTER(DeltaNet)),
         ("convolution", ctypes.POINTER(Convolution)),
         ("space", ctypes.POINTER(StateSpace)),
+        ("leaving", Matrix),
         ("gated", _WHOLE),
     ]
 
@@ -49,6 +50,9 @@ def unknown_recurrent(decoder: RecurrentDecoder) -> str | None:
     for layer, mixer in decoder.mixers.items():
         if not _known(mixer, decoder.dtype):
             return f"layer {layer} has a {type(mixer).__name__}"
+        block = decoder.blocks[layer]
+        if block.attends and block.attention_output_norm_M is not None:
+            return f"layer {layer} has one norm of what a state and attention give"
     return unknown_stages(decoder)
 
 
@@ -103,7 +107,7 @@ class NativeRecurrentDecoder(InParts, RecurrentDecoder):
             end - first,
             address(of_pass),
             address(storage),
-            sum(layer not in self.mixers for layer in range(first)),
+            sum(layer < first for layer in self.attending),
             ctypes.addressof(kept),
             h_BNM.data_ptr(),
             rotations.cosines,
@@ -119,15 +123,17 @@ class NativeRecurrentDecoder(InParts, RecurrentDecoder):
         return h_BNM
 
     def _native_block(self, layer: int) -> MixedBlock:
-        block = self.blocks[layer]
-        made = MixedBlock()
-        if layer not in self.mixers:
-            made.block = block_of(self, layer, block.input_norm_M)
-            made.gated = self.config.attention_gate
+        block, made = self.blocks[layer], MixedBlock()
+        entering, leaving = [*block.qkv.parts], [*block.output.parts]
+        # those of attention are the last ones
+        attention = (matrix_of(entering.pop()), matrix_of(leaving.pop())) if block.attends else (Matrix(), Matrix())
+        made.block = block_of(self, layer, block.input_norm_M, attention)
+        made.gated = block.attends and self.config.attention_gate
+        mixer = self.mixers.get(layer)
+        if mixer is None:
             return made
-        parts, mixer = block.qkv.parts, self.mixers[layer]
-        made.block = block_of(self, layer, block.input_norm_M, Matrix())
-        made.matrices, made.entering = len(parts), (Matrix * len(parts))(*map(matrix_of, parts))
+        made.matrices, made.entering = len(entering), (Matrix * len(entering))(*map(matrix_of, entering))
+        (made.leaving,) = map(matrix_of, leaving)
         if isinstance(mixer, NativeDeltaNet):
             made.delta = ctypes.pointer(mixer.native)
         elif isinstance(mixer, NativeStateSpace):

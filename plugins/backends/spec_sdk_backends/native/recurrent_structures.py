@@ -58,23 +58,23 @@ class DeltaNet(ctypes.Structure):
 
 
 class StateSpace(ctypes.Structure):
-    """A state space: A [H], what is added to steps [H], and a gain [H V], as a delta net's; and skips [H]."""
+    """A state space: A [H], what is added to steps [H], and a gain [H V], as a delta net's; skips [H], and scales."""
 
     _fields_ = [
         ("net", DeltaNet),
         ("skip", _POINTER),
-        ("least_step", ctypes.c_double),
-        ("most_step", ctypes.c_double),
+        *((name, ctypes.c_double) for name in ("least_step", "most_step", "gate_scale", "step_scale")),
+        ("normed", _WHOLE),
     ]
 
     @classmethod
     def of(cls, space: state_space.StateSpace) -> Self:
         convolution = Convolution.of(space.convolution)
-        tensors = [in_a_row(tensor) for tensor in (space.decay_H, space.bias_H, space.norm_Y, space.skip_H)]
-        (H,), (Y,) = space.decay_H.shape, space.norm_Y.shape
+        tensors = [in_a_row(tensor) for tensor in (space.decay_H, space.bias_H, space.gain_Y, space.skip_H)]
+        (H,), (Y,) = space.decay_H.shape, space.gain_Y.shape
         *of_net, skip = (tensor.data_ptr() for tensor in tensors)
         net = DeltaNet(convolution, space.groups, H, space.state_dim, Y // H, False, space.epsilon, *of_net)
-        made = cls(net, skip, *space.step_limit)
+        made = cls(net, skip, *space.step_limit, space.gate_scale, space.step_scale, space.normed)
         made.tensors = [*convolution.tensors, *tensors]
         return made
 

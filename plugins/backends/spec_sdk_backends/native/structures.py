@@ -19,7 +19,7 @@ from spec_sdk.ops.pass_inputs import PassInputs
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """What the kernels compute in, and their numbers there."""
 
-ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
+ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2, "squared_relu": 3}
 
 INT32 = 4
 """Bytes."""

@@ -47,8 +47,8 @@ extern "C" struct Latents {
 };
 
 extern "C" struct Block {
-    Matrix qkv, output, gate_up, down;
-    const Experts* experts;  // null: gate_up and down are an MLP's
+    Matrix qkv, output, gate_up, down;  // up alone where there are no gates
+    const Experts* experts;  // null: gate_up and down are an MLP's, or nothing
     Gain input_norm, q_norm, k_norm, post_norm;
     Gain attention_output_norm, mlp_output_norm;
     double scale, cap;  // of scores; 0: no cap
@@ -64,7 +64,8 @@ extern "C" struct Shape {
     int64_t experts;  // of the block with most; 0: there are none
     int64_t per_row;  // experts of a row, of the block with most
     double epsilon;
-    int64_t activation;  // of gates and what they multiply: 0 SiLU, 1 GELU in its tanh form, 2 SwiGLU within limits
+    int64_t activation;  // of gates and what they multiply: 0 SiLU, 1 GELU in its tanh form, 2 SwiGLU within limits,
+                         // 3: squared ReLU, and there are no gates
     int64_t wide_qk_norm;  // whether norms of Q and K are of all heads together
     int64_t latent;  // numbers of a row beside Q, of the block with most; 0: none attends to latents
 };
@@ -345,10 +346,15 @@ template <class T> class Giving {
     T *_given, *_to;
 };
 
-// h += output(attended)
-template <class T> void add_attention(const Block& block, const Work<T>& work, Own<T>& own) {
-    Rows<T> rows = own.rows(work.attended, block.output.inputs, work.rows, block.output);
-    Giving<T> give(block.attention_output_norm, work);
-    multiply<T>(block.output, rows, own.y.data(), give);
+// h += output(attended), under ``norm`` if there is one
+template <class T>
+void add_output(const Matrix& output, const Gain& norm, const T* attended, const Work<T>& work, Own<T>& own) {
+    Rows<T> rows = own.rows(attended, output.inputs, work.rows, output);
+    Giving<T> give(norm, work);
+    multiply<T>(output, rows, own.y.data(), give);
     give.end();
+}
+
+template <class T> void add_attention(const Block& block, const Work<T>& work, Own<T>& own) {
+    add_output(block.output, block.attention_output_norm, work.attended, work, own);
 }

@@ -28,12 +28,12 @@ template <class T> struct Buffers {
     Room room;
 };
 
-// ``projected`` and ``attended``: numbers of a row before and behind attention, or what is in its place, if more
+// ``projected``: numbers of a row before attention, or what is in its place, if more
 template <class T>
 Work<T> work_of(const Shape& shape, int64_t rows, T* h, const void* const* cosines, const void* const* sines,
-                const int32_t* position, Buffers<T>& buffers, Team& team, int64_t projected = 0, int64_t attended = 0) {
+                const int32_t* position, Buffers<T>& buffers, Team& team, int64_t projected = 0) {
     buffers.qkv.resize(rows * std::max(projected, (shape.heads + 2 * shape.kv_heads) * shape.dim));
-    buffers.attended.resize(rows * std::max(attended, shape.heads * shape.dim));
+    buffers.attended.resize(rows * shape.heads * shape.dim);
     buffers.active.resize(rows * shape.mlp);
     buffers.given.resize(rows * shape.model);
     buffers.scores.resize(rows * shape.experts);

@@ -5,9 +5,21 @@
 
 #include "block.h"
 
+// active [rows, I] = relu(up)², this thread's part
+template <class T> void square_positive(const Matrix& up, const Rows<T>& rows, Own<T>& own, T* active) {
+    multiply<T>(up, rows, own.y.data(), [&](int64_t first, int64_t count, const float* y, int64_t stride) {
+        for (int64_t r = 0; r < rows.count; r++)
+            for (int64_t c = 0; c < count; c++) {
+                float positive = std::max(y[r * stride + c], 0.0f);
+                active[r * up.outputs + first + c] = rounded<T>(positive * positive);
+            }
+    });
+}
+
 // active [rows, I] = activation(gate) · up, this thread's part. A dense matrix has whole panels of gates.
 template <class T>
 void activate(const Matrix& gate_up, const Rows<T>& rows, const Work<T>& work, Own<T>& own, T* active) {
+    if (work.shape.activation == 3) return square_positive(gate_up, rows, own, active);
     int64_t size = gate_up.outputs / 2;
     Team::Part part = Team::part_of((size + BLOCK - 1) / BLOCK);
     TileShapes shapes = rows.shapes(gate_up);
@@ -245,10 +257,10 @@ template <class T> void add_experts(const Block& block, const Work<T>& work, Own
     give.end();
 }
 
-// the block's MLP or mixture, whose result is added to h
+// the block's MLP or mixture, if any, whose result is added to h
 template <class T> void add_feed_forward(const Block& block, const Work<T>& work, Own<T>& own) {
     if (block.experts)
         add_experts(block, work, own);
-    else
+    else if (block.down.outputs)
         add_mlp(block, work, own);
 }

@@ -8,18 +8,20 @@
 #include "state_space.h"
 
 extern "C" struct MixedBlock {
-    Block block;  // of one that carries a state qkv is nothing
+    Block block;  // qkv and output are nothing without attention
     int64_t matrices;
-    const Matrix* entering;  // [matrices]: what its rows go through first, their outputs side by side
-    const DeltaNet* delta;           // how it carries the state: one of these; all null for attention
+    const Matrix* entering;  // [matrices]: what rows of one that carries a state go through first, outputs side by side
+    const DeltaNet* delta;           // how it carries the state: one of these; all null for none
     const Convolution* convolution;
     const StateSpace* space;
+    Matrix leaving;  // what they go through last
     int64_t gated;  // whether the queries' gates are outputs of qkv, behind the values
 
     bool carries() const { return delta || convolution || space; }
+    bool attends() const { return block.output.outputs; }
 
     int64_t projected() const {
-        int64_t outputs = block.qkv.outputs;
+        int64_t outputs = 0;
         for (int64_t i = 0; i < matrices; i++) outputs += entering[i].outputs;
         return outputs;
     }
@@ -34,15 +36,15 @@ template <class T> void project_entering(const MixedBlock& of, const Work<T>& wo
     }
 }
 
-// attended [rows, inputs of output]: what the rows of every request get of those before them; 0 for padding. ``gated`` is
+// carried [rows, inputs of leaving]: what the rows of every request get of those before them; 0 for padding. ``gated`` is
 // room for as many numbers
 template <class T>
 void carry_states(const MixedBlock& of, const Kept* kept, const std::vector<Paths>& paths, const Work<T>& work,
-                  float* gated) {
-    int64_t width = of.projected(), given = of.block.output.inputs, rows = work.pass->width;
+                  T* carried, float* gated) {
+    int64_t width = of.projected(), given = of.leaving.inputs, rows = work.pass->width;
     for (size_t b = 0; b < paths.size(); b++) {
         const T* projected = work.qkv + b * rows * width;
-        T* to = work.attended + b * rows * given;
+        T* to = carried + b * rows * given;
         if (of.delta)
             gated_delta<T>(*of.delta, kept[b], paths[b], projected, width, to, given);
         else if (of.space)
@@ -85,19 +87,21 @@ void mixed_blocks(const Shape& shape, const MixedBlock* of, int64_t count, const
                   const int32_t* position, void* const* left, int threads) {
     thread_local Buffers<T> buffers;
     thread_local std::vector<float> room;
+    thread_local std::vector<T> carried;
     Sight sight(pass);
     buffers.room.make(sight, shape.heads, shape.dim);
     std::vector<Paths> paths = paths_of(pass);
-    int64_t projected = 0, attended = 0;
+    int64_t projected = 0, most = 0, rows = pass.requests * pass.width;
     for (int64_t i = 0; i < count; i++) {
-        projected = std::max(projected, of[i].projected());
-        attended = std::max(attended, of[i].block.output.inputs);
+        projected = std::max({projected, of[i].projected(), of[i].block.qkv.outputs});
+        most = std::max(most, of[i].leaving.inputs);
     }
-    room.resize(pass.width * attended);
+    room.resize(pass.width * most), carried.resize(rows * most);
+    // what all threads share
     float* gated = room.data();
+    T* given = carried.data();
     Team team;
-    Work<T> work = work_of<T>(shape, pass.requests * pass.width, h, cosines, sines, position, buffers, team, projected,
-                              attended);
+    Work<T> work = work_of<T>(shape, rows, h, cosines, sines, position, buffers, team, projected);
     work.pass = &pass;
 #pragma omp parallel num_threads(threads)
     {
@@ -109,14 +113,18 @@ void mixed_blocks(const Shape& shape, const MixedBlock* of, int64_t count, const
             if (of[i].carries()) {
                 project_entering(of[i], work, own);
                 team.meet();
-                carry_states(of[i], states, paths, work, gated);
+                carry_states(of[i], states, paths, work, given, gated);
                 states += pass.requests;
-            } else {
+                team.meet();
+            }
+            if (of[i].attends()) {
                 attend_in_block(block, sight, cache, at++, work, own);
                 if (of[i].gated) team.meet(), apply_gates(block, work);
+                team.meet();
             }
-            team.meet();
-            add_attention(block, work, own);
+            // both read h before either adds to it
+            if (of[i].carries()) add_output(of[i].leaving, block.attention_output_norm, given, work, own);
+            if (of[i].attends()) add_attention(block, work, own);
             team.meet();
             add_feed_forward(block, work, own);
             team.meet();

@@ -12,6 +12,8 @@ extern "C" struct StateSpace {
     DeltaNet net;  // sizes, convolution, decay and bias as a delta net has them; norm [Y]
     const float* skip;  // [H]: what a row's own x is added times
     double least_step, most_step;
+    double gate_scale, step_scale;  // of gates, and of steps before their bias
+    int64_t normed;  // whether there is a norm, or net.norm alone is what outputs are multiplied by
 };
 
 // what one thread computes in
@@ -78,14 +80,15 @@ template <class T> class SpaceHeads {
         }
     }
 
-    // ``given``: all heads of a group under one norm
+    // ``given``: all heads of a group under one norm, if there is one
     void give() const {
         int64_t G = _net.key_heads, Y = _net.values(), size = Y / G;
         Team::Part part = Team::part_of(_rows * G);
         for (int64_t i = part.first; i < part.end; i++) {
             int64_t n = i / G, first = i % G * size;
             const float *o = _gated + n * Y + first, *gain = _net.norm + first;
-            float factor = 1.0f / std::sqrt(dot(o, o, size) / float(size) + float(_net.epsilon));
+            float factor = 1.0f;
+            if (_space.normed) factor = 1.0f / std::sqrt(dot(o, o, size) / float(size) + float(_net.epsilon));
             T* to = _given + n * _given_stride + first;
             for (int64_t c = 0; c < size; c++) to[c] = rounded<T>(o[c] * factor * gain[c]);
         }
@@ -112,7 +115,8 @@ template <class T> class SpaceHeads {
         double* path = _kept.path + h * _kept.room + _kept.lead;
         for (int64_t n = 0; n < _rows; n++) {
             const T* row = _projected + n * _stride;
-            float step = softplus(to_float(row[_net.values() + _net.convolution.channels + h]) + _net.bias[h]);
+            float given = to_float(row[_net.values() + _net.convolution.channels + h]);
+            float step = softplus(given * float(_space.step_scale) + _net.bias[h]);
             step = std::min(std::max(step, float(_space.least_step)), float(_space.most_step));
             int64_t count = _room.path.find(_paths, n), memory = _kept.memory_of(_paths.position(n)), first = memory * _kept.step;
             double before = _kept.memory_path[memory][h];
@@ -131,7 +135,7 @@ template <class T> class SpaceHeads {
             for (int64_t i = 0; i < V; i++) {
                 to[i] = step * value[i];
                 float sum = left * of_query[i] + o[i] + with_itself * to[i];
-                gated[i] = (sum + skip * value[i]) * silu(to_float(row[h * V + i]));
+                gated[i] = (sum + skip * value[i]) * silu(to_float(row[h * V + i]) * float(_space.gate_scale));
             }
         }
     }
