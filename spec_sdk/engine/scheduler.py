@@ -64,7 +64,7 @@ class Scheduler:
         self._takes_forced = takes_forced
         self._tapped = TappedStates()
         self._time_shares = TimeShares()
-        self._drafting = Drafting(drafter, target.vocabulary, self._tapped)
+        self._drafting = Drafting(drafter, target, self._tapped)
         self._roster = Roster(slots, self._drafting.finish)
         self._verification = Verification(verifier, drafter, target, self._roster)
         self._begun_ahead: BegunCycle | None = None
