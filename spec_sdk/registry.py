@@ -20,6 +20,7 @@ from spec_sdk.installed import GROUP, Problem, conf_packages, distribution, entr
 from spec_sdk.load_faults import check_hooks, load_fault, plugins_of
 from spec_sdk.option_types import config_fault
 from spec_sdk.options import describe_options, merge_options
+from spec_sdk.registered import THIS_PROGRAM, note_registered
 
 OFFERING = hookspecs.spec_sdk_plugins.__name__
 
@@ -82,8 +83,27 @@ class Registry:
                 kind, name = (str(getattr(plugin, key, None)) for key in ("kind", "name"))
                 self._left_out[kind, name] = f"'{name}' of {package} could not be loaded: it {fault}"
                 continue
-            for name in (plugin.name, *plugin.aliases):
-                self._offers[plugin.kind, name] = Offer(plugin, package, version)
+            self._offer(plugin, package, version)
+
+    def register_own(self, plugin: Any) -> None:
+        """Take in a plugin class of the program itself, in the place of the one that it gave before by that name.
+
+        Raises UserError for what is no valid plugin, or has a name that is taken; what was given before then stays.
+        """
+        before = dict(self._offers)
+        name = getattr(plugin, "kind", None), getattr(plugin, "name", None)
+        for key, offer in before.items():
+            if offer.package == THIS_PROGRAM and (offer.plugin.kind, offer.plugin.name) == name:
+                del self._offers[key]
+        if fault := self._fault(plugin):
+            self._offers = before
+            raise UserError(f"register: {getattr(plugin, '__qualname__', repr(plugin))} {fault}")
+        self._offer(plugin, THIS_PROGRAM, "")
+        note_registered(plugin.name)
+
+    def _offer(self, plugin: type[Plugin], package: str, version: str) -> None:
+        for name in (plugin.name, *plugin.aliases):
+            self._offers[plugin.kind, name] = Offer(plugin, package, version)
 
     def _call_hook(self, source: Any) -> list[Any]:
         check_hooks(self._manager, source)
