@@ -189,7 +189,7 @@ class Registry:
 
         A plugin's parts (:attr:`Plugin.parts`) are made of the options that are theirs, and take the place of their
         names in the config. Options of parts that were not chosen are passed over. Raises UserError for a missing or
-        unknown name, an unknown option or a wrong type.
+        unknown name, an unknown option or a wrong type, and for a part with an option of a name that is given away.
         """
         name = node.get("name")
         if not isinstance(name, str):
@@ -199,6 +199,7 @@ class Registry:
         elsewhere = self._options_of_parts(plugin) - own
         options = {key: value for key, value in node.items() if key != "name" and key not in elsewhere}
         config = merge_options(plugin.Config, options, kind, f"{kind} '{name}'", elsewhere)
+        whose = dict.fromkeys(own, f"{kind} '{name}'")
         for option, part_kind in plugin.parts.items():
             chosen = getattr(config, option)
             if not isinstance(chosen, str):
@@ -207,7 +208,13 @@ class Registry:
                 part: Any = self.get(part_kind, chosen)
             except UserError as error:
                 raise UserError(f"{kind}.{option}: {str(error).partition(': ')[2]}") from error
-            theirs = {field.name for field in dataclasses.fields(part.Config)} - own
+            theirs = [field.name for field in dataclasses.fields(part.Config)]
+            if twice := next((field for field in theirs if field in whose), None):
+                raise UserError(
+                    f"{kind}.{option}: {part_kind} '{chosen}' does not go with {whose[twice]}: both have an option "
+                    f"'{twice}', which one of them must call otherwise"
+                )
+            whose.update(dict.fromkeys(theirs, f"{part_kind} '{chosen}'"))
             values = {key: value for key, value in node.items() if key in theirs}
             setattr(config, option, part(merge_options(part.Config, values, kind, f"{part_kind} '{chosen}'")))
         return plugin, config
