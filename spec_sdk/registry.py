@@ -247,8 +247,10 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
 
 
 def summary_of(plugin: type[Plugin]) -> str:
-    """The first line of a plugin's docstring, without the marks of reStructuredText."""
-    line = (inspect.getdoc(plugin) or "").split("\n")[0]
+    """The first line of a plugin's docstring, without the marks of reStructuredText; empty for one that has none."""
+    text = inspect.getdoc(plugin) or ""
+    # a contract's own would be inherited, and tells an author what to write
+    line = "" if text == inspect.getdoc(PLUGIN_KINDS[plugin.kind]) else text.split("\n")[0]
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`|``([^`]*)``", lambda match: match[1] or match[2], line)
 
 

@@ -28,7 +28,7 @@ from spec_sdk.contracts import (
 )
 from spec_sdk.errors import UserError
 from spec_sdk.hookspecs import hookimpl
-from spec_sdk.registry import Registry
+from spec_sdk.registry import Registry, summary_of
 from spec_sdk_samplers.reference import ReferenceSampler
 from tests.cli.conftest import Result
 
@@ -168,6 +168,22 @@ def test_the_listing_is_plain_data(one: Registry) -> None:
         ],
         "parts": {},
     }
+
+
+def test_a_plugin_without_a_docstring_has_no_summary() -> None:
+    """Its contract's would say of every such plugin what an author is to write."""
+
+    class Untold(Policy):
+        name = "untold"
+
+        def budget(self, request: Request) -> Budget:
+            return Budget(0)
+
+    class OfSteady(Steady):
+        name = "of_steady"
+
+    assert Policy.__doc__ and summary_of(Untold) == ""
+    assert summary_of(OfSteady) == "Always the same."
 
 
 def test_a_module_with_a_hook_is_taken_in() -> None:
