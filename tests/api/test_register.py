@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from spec_sdk import Engine, UserError, register, registered
+from spec_sdk import Engine, UserError, register
+from spec_sdk.app import main
 from spec_sdk.contracts import Budget, Drafter, DraftLogits, Growing, Growth, Request, option
-from spec_sdk.registry import Registry
 from spec_sdk.tree import TokenTree, TreeBuilder
+from tests.support.registered_plugins import no_plugin_stays as no_plugin_stays
 
 
 @pytest.fixture(autouse=True)
-def forgotten_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def alone(no_plugin_stays: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other package is there either: what one brings must not be what has these found."""
     monkeypatch.setattr("spec_sdk.plugin_source.entries_of_others", lambda: [])
     monkeypatch.setattr("spec_sdk.config.parts_defaults.entries_of_others", lambda: [])
-    monkeypatch.setattr(registered, "_names", set())
-    registry = Registry.discover()
-    monkeypatch.setattr(registry, "_offers", dict(registry._offers))
-    yield
 
 
 @dataclass
@@ -56,6 +52,19 @@ def test_an_engine_takes_it_by_its_name_with_its_options(checkpoint: Path) -> No
     assert drafted(checkpoint, "drafter=one_token", "drafter.token=7") == [7]
     with pytest.raises(UserError, match=r"drafter\.token: -1 must be 0 or more"):
         drafted(checkpoint, "drafter=one_token", "drafter.token=-1")
+
+
+def test_command_lines_of_the_same_process_know_it(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    register(drafter_of(1))
+    assert main(["task=check", "plugin=one_token"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("drafter one_token (this program)\n") and "FAIL" not in out and out.count("pass  ") == 6
+    assert main(["task=plugins"]) == 0
+    assert "one_token (this program)\n      Proposes a token, so many times." in capsys.readouterr().out
+    assert main(["drafter=one_token", f"model.target={checkpoint}", "prompt=Hello", "max_new_tokens=4"]) == 0
 
 
 def test_the_cell_may_run_again(checkpoint: Path) -> None:
