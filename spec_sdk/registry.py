@@ -22,6 +22,8 @@ from spec_sdk.option_types import config_fault
 from spec_sdk.options import describe_options, merge_options
 from spec_sdk.registered import THIS_PROGRAM, note_registered
 
+MADE_OF = {"drafter": ("config", "models"), "sampler": ("config", "params")}
+"""What the classes of a kind are given when they are made; of other kinds their config alone."""
 OFFERING = hookspecs.spec_sdk_plugins.__name__
 
 
@@ -144,7 +146,7 @@ class Registry:
         required = [f.name for f in dataclasses.fields(plugin.Config) if not _has_default(f)]
         if required:
             return f"has a Config without a default for {', '.join(required)}"
-        if fault := config_fault(plugin.Config):
+        if fault := config_fault(plugin.Config) or _making_fault(plugin):
             return fault
         for name in (plugin.name, *plugin.aliases):
             taken = self._offers.get((plugin.kind, name))
@@ -240,6 +242,16 @@ class Registry:
         offers = {(o.plugin.kind, o.plugin.name): o for o in self._offers.values()}
         kinds = list(PLUGIN_KINDS)
         return [_describe(offers[key]) for key in sorted(offers, key=lambda key: (kinds.index(key[0]), key[1]))]
+
+
+def _making_fault(plugin: type[Plugin]) -> str | None:
+    """Why a class cannot be made of what it is given."""
+    given = MADE_OF.get(plugin.kind, ("config",))
+    try:
+        inspect.signature(plugin).bind(*given)
+    except TypeError as error:
+        return f"has an __init__ that takes no {' and '.join(given)}: {error}"
+    return None
 
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:
