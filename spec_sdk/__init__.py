@@ -17,6 +17,7 @@ from spec_sdk.version import __version__
 if TYPE_CHECKING:
     from spec_sdk.api.answer import Answer, Part
     from spec_sdk.api.engine import Engine
+    from spec_sdk.api.registering import register
     from spec_sdk.api.request import Request
     from spec_sdk.model.in_memory import InMemoryModel
     from spec_sdk.sampling_params import SamplingParams
@@ -30,6 +31,7 @@ __all__ = [
     "SamplingParams",
     "UserError",
     "__version__",
+    "register",
 ]
 
 _HOMES = {
@@ -39,6 +41,7 @@ _HOMES = {
     "Part": "spec_sdk.api.answer",
     "Request": "spec_sdk.api.request",
     "SamplingParams": "spec_sdk.sampling_params",
+    "register": "spec_sdk.api.registering",
 }
 
 

@@ -129,6 +129,11 @@ class Pipeline:
         }
 
     @property
+    def rounds_rows(self) -> bool:
+        """Whether the target rounds rows before it multiplies them with some of its weights: another model by that."""
+        return self.models.target.executor.rounds_rows
+
+    @property
     def context(self) -> int:
         """Most tokens, prompt and output together, that the target can hold."""
         return self.models.target.executor.config.max_context

@@ -12,6 +12,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
 from spec_sdk.installed import OWN_DISTRIBUTION, entries_of_others, is_data
+from spec_sdk.registered import any_registered
 from spec_sdk.settings import PLUGIN_NODES
 
 
@@ -47,8 +48,8 @@ class PluginSource(ConfigSource):
 
     @functools.cached_property
     def _plugins(self) -> dict[str, dict[str, object]]:
-        """``kind/name`` → the options' defaults, of the plugins that other packages offer."""
-        if all(is_data(entry) for entry in entries_of_others()):
+        """``kind/name`` → the options' defaults, of the plugins that other packages offer, or this program."""
+        if not any_registered() and all(is_data(entry) for entry in entries_of_others()):
             return {}
         from spec_sdk.options import describe_options
         from spec_sdk.registry import Registry

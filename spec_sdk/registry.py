@@ -20,7 +20,10 @@ from spec_sdk.installed import GROUP, Problem, conf_packages, distribution, entr
 from spec_sdk.load_faults import check_hooks, load_fault, plugins_of
 from spec_sdk.option_types import config_fault
 from spec_sdk.options import describe_options, merge_options
+from spec_sdk.registered import THIS_PROGRAM, note_registered
 
+MADE_OF = {"drafter": ("config", "models"), "sampler": ("config", "params")}
+"""What the classes of a kind are given when they are made; of other kinds their config alone."""
 OFFERING = hookspecs.spec_sdk_plugins.__name__
 
 
@@ -82,8 +85,27 @@ class Registry:
                 kind, name = (str(getattr(plugin, key, None)) for key in ("kind", "name"))
                 self._left_out[kind, name] = f"'{name}' of {package} could not be loaded: it {fault}"
                 continue
-            for name in (plugin.name, *plugin.aliases):
-                self._offers[plugin.kind, name] = Offer(plugin, package, version)
+            self._offer(plugin, package, version)
+
+    def register_own(self, plugin: Any) -> None:
+        """Take in a plugin class of the program itself, in the place of the one that it gave before by that name.
+
+        Raises UserError for what is no valid plugin, or has a name that is taken; what was given before then stays.
+        """
+        before = dict(self._offers)
+        name = getattr(plugin, "kind", None), getattr(plugin, "name", None)
+        for key, offer in before.items():
+            if offer.package == THIS_PROGRAM and (offer.plugin.kind, offer.plugin.name) == name:
+                del self._offers[key]
+        if fault := self._fault(plugin):
+            self._offers = before
+            raise UserError(f"register: {getattr(plugin, '__qualname__', repr(plugin))} {fault}")
+        self._offer(plugin, THIS_PROGRAM, "")
+        note_registered(plugin.name)
+
+    def _offer(self, plugin: type[Plugin], package: str, version: str) -> None:
+        for name in (plugin.name, *plugin.aliases):
+            self._offers[plugin.kind, name] = Offer(plugin, package, version)
 
     def _call_hook(self, source: Any) -> list[Any]:
         check_hooks(self._manager, source)
@@ -124,7 +146,7 @@ class Registry:
         required = [f.name for f in dataclasses.fields(plugin.Config) if not _has_default(f)]
         if required:
             return f"has a Config without a default for {', '.join(required)}"
-        if fault := config_fault(plugin.Config):
+        if fault := config_fault(plugin.Config) or _making_fault(plugin):
             return fault
         for name in (plugin.name, *plugin.aliases):
             taken = self._offers.get((plugin.kind, name))
@@ -169,7 +191,7 @@ class Registry:
 
         A plugin's parts (:attr:`Plugin.parts`) are made of the options that are theirs, and take the place of their
         names in the config. Options of parts that were not chosen are passed over. Raises UserError for a missing or
-        unknown name, an unknown option or a wrong type.
+        unknown name, an unknown option or a wrong type, and for a part with an option of a name that is given away.
         """
         name = node.get("name")
         if not isinstance(name, str):
@@ -179,6 +201,7 @@ class Registry:
         elsewhere = self._options_of_parts(plugin) - own
         options = {key: value for key, value in node.items() if key != "name" and key not in elsewhere}
         config = merge_options(plugin.Config, options, kind, f"{kind} '{name}'", elsewhere)
+        whose = dict.fromkeys(own, f"{kind} '{name}'")
         for option, part_kind in plugin.parts.items():
             chosen = getattr(config, option)
             if not isinstance(chosen, str):
@@ -187,7 +210,13 @@ class Registry:
                 part: Any = self.get(part_kind, chosen)
             except UserError as error:
                 raise UserError(f"{kind}.{option}: {str(error).partition(': ')[2]}") from error
-            theirs = {field.name for field in dataclasses.fields(part.Config)} - own
+            theirs = [field.name for field in dataclasses.fields(part.Config)]
+            if twice := next((field for field in theirs if field in whose), None):
+                raise UserError(
+                    f"{kind}.{option}: {part_kind} '{chosen}' does not go with {whose[twice]}: both have an option "
+                    f"'{twice}', which one of them must call otherwise"
+                )
+            whose.update(dict.fromkeys(theirs, f"{part_kind} '{chosen}'"))
             values = {key: value for key, value in node.items() if key in theirs}
             setattr(config, option, part(merge_options(part.Config, values, kind, f"{part_kind} '{chosen}'")))
         return plugin, config
@@ -215,13 +244,25 @@ class Registry:
         return [_describe(offers[key]) for key in sorted(offers, key=lambda key: (kinds.index(key[0]), key[1]))]
 
 
+def _making_fault(plugin: type[Plugin]) -> str | None:
+    """Why a class cannot be made of what it is given."""
+    given = MADE_OF.get(plugin.kind, ("config",))
+    try:
+        inspect.signature(plugin).bind(*given)
+    except TypeError as error:
+        return f"has an __init__ that takes no {' and '.join(given)}: {error}"
+    return None
+
+
 def _has_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
 def summary_of(plugin: type[Plugin]) -> str:
-    """The first line of a plugin's docstring, without the marks of reStructuredText."""
-    line = (inspect.getdoc(plugin) or "").split("\n")[0]
+    """The first line of a plugin's docstring, without the marks of reStructuredText; empty for one that has none."""
+    text = inspect.getdoc(plugin) or ""
+    # a contract's own would be inherited, and tells an author what to write
+    line = "" if text == inspect.getdoc(PLUGIN_KINDS[plugin.kind]) else text.split("\n")[0]
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`|``([^`]*)``", lambda match: match[1] or match[2], line)
 
 

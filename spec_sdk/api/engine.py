@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from spec_sdk.api.answer import Answer, Part
 from spec_sdk.api.answering import Mailbox
@@ -55,6 +55,9 @@ class Engine:
         pipeline = self.pipeline
         about = [pipeline.name, pipeline.target_name, str(pipeline.dtype), pipeline.backend.name, pipeline.guarantee]
         return f"<Engine {', '.join(about)}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Engine is neither pickled nor copied: make one in each process, by Engine.from_pipeline")
 
     @classmethod
     def from_pipeline(

@@ -18,6 +18,7 @@ from spec_sdk.config.overrides import SEARCH_PATH, parse
 from spec_sdk.config.own_yaml import own_yaml, plain
 from spec_sdk.config.parts_defaults import drop_defaults_of_other_parts
 from spec_sdk.config.unlisted import options_of_plugin
+from spec_sdk.errors import UserError
 from spec_sdk.installed import conf_packages
 from spec_sdk.settings import PIPELINE_NODES, PLUGIN_NODES
 
@@ -34,11 +35,32 @@ def settle(config: DictConfig, hydra: DictConfig) -> None:
     # as it stands: a directory's name may hold a ${
     places = OmegaConf.to_container(hydra, resolve=False).get("searchpath")  # type: ignore[union-attr]
     with config_loader(places or ()) as loader:
+        _check_names(config, hydra.runtime.choices, _typed(hydra))
         _drop_stale_options(config, hydra, loader)
         if isinstance(config.get("pipeline"), DictConfig):
             config.pipeline.overridden = _overridden(config, hydra, loader, may_change=bool(places))
         drop_defaults_of_other_parts(config, hydra.runtime.choices, _typed(hydra), loader)
         settle_suited(config, _typed(hydra), hydra.runtime.choices.get("pipeline"), loader)
+
+
+def _check_names(config: DictConfig, choices: Mapping[str, str | None], typed: set[str]) -> None:
+    """Raise UserError where the YAML that was chosen for a kind of plugin names one that there is not, by the file's
+    own name: a name that was not ``typed`` does not say where it comes from.
+    """
+    for kind in PLUGIN_NODES:
+        if f"{kind}.name" in typed:
+            continue
+        choice, node = choices.get(kind), config.get(kind)
+        if choice is None or not isinstance(node, DictConfig) or OmegaConf.is_interpolation(node, "name"):
+            continue
+        name = node.get("name")
+        if isinstance(name, str) and name != choice:
+            # it brings torch along
+            from spec_sdk.registry import Registry
+
+            registry = Registry.discover()
+            if name not in (known := registry.names(kind)):
+                raise UserError(f"{kind}.name, of {kind}={choice}: {registry.unknown(name, known, kind)}")
 
 
 def task_overrides(hydra: DictConfig) -> list[str]:

@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from spec_sdk.config.own_yaml import own_yaml, plain
 from spec_sdk.installed import OWN_CONF, OWN_DISTRIBUTION, entries_of_others
+from spec_sdk.registered import any_registered
 from spec_sdk.settings import PLUGIN_NODES
 
 
@@ -27,7 +28,7 @@ def drop_defaults_of_other_parts(
     ``chosen``: the YAML file of each config group. What was ``typed``, or stands in the pipeline's YAML or in another
     package's, is kept.
     """
-    if not entries_of_others():
+    if not any_registered() and not entries_of_others():
         return
     from_pipeline = own_yaml(loader, f"pipeline/{chosen.get('pipeline')}")
     for kind in PLUGIN_NODES:

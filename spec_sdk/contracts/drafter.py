@@ -73,7 +73,7 @@ class Drafter(Plugin, ABC):
 
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
         """Prepare for ``requests`` (prefill). ``prompt_hidden``: per request, layer → states [P, M] of all tokens but
-        the pending one.
+        the pending one: no rows for a prompt of one token.
 
         Called after the target's prefill, or right before the first ``propose``, if the policy begins with plain steps:
         ``request.tokens``, and ``prompt_hidden``, then have output too, for which ``observe`` was not called.

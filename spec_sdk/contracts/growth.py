@@ -96,19 +96,33 @@ class Growth(Plugin, ABC):
         """
 
     def growing(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
-        """:meth:`grow`, begun: what a drafter calls. Raises PluginFault where ``grow`` is no generator, and at its end
-        where it returns no tree.
+        """:meth:`grow`, begun: what a drafter calls. Raises PluginFault where ``grow`` is no generator, where it yields
+        another number than that of the nodes it added, and at its end where it returns no tree.
         """
         with CallOf("growth", self.name):
             begun: object = self.grow(fed, root, depth, request, drafter)
         if not isinstance(begun, Generator):
             kind = type(begun).__name__
             raise PluginFault(f"growth {self.name!r}: its grow is no generator (it has no yield); it returned a {kind}")
-        return self._with_a_tree(begun)
+        return self._with_a_tree(begun, fed)
 
-    def _with_a_tree(self, begun: Growing) -> Growing:
+    def _with_a_tree(self, begun: Growing, fed: TreeBuilder) -> Growing:
         with CallOf("growth", self.name):
-            tree: object = yield from begun
+            tree: object = yield from self._feeding_what_it_added(begun, fed)
         if not isinstance(tree, TokenTree):
             raise PluginFault(f"growth {self.name!r}: its grow returned {tree!r}, which is no tree")
         return tree
+
+    def _feeding_what_it_added(self, begun: Growing, fed: TreeBuilder) -> Growing:
+        known, logits = fed.size, None
+        while True:
+            try:
+                count = next(begun) if logits is None else begun.send(logits)
+            except StopIteration as done:
+                tree: TokenTree = done.value
+                return tree
+            added, known = fed.size - known, fed.size
+            if count != added:
+                fault = f"it feeds {count!r} nodes, and {added} were added since it last did"
+                raise PluginFault(f"growth {self.name!r}: {fault}")
+            logits = yield count

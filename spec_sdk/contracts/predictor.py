@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.errors import PluginFault
 from spec_sdk.ops import AttentionMask, Ends, Ops
 from spec_sdk.ops.types import Announce, PartialAttention, SpeculativeAttention
 from spec_sdk.plugin import Plugin, not_inherited
@@ -60,6 +61,25 @@ class Predictor(Plugin, ABC):
     ) -> PartialAttention:
         """Attention of the N queries over the keys this predictor selects."""
 
+    def predicted(
+        self,
+        layer: int,
+        q_BNHD: torch.Tensor,
+        k_BGSD: torch.Tensor,
+        v_BGSD: torch.Tensor,
+        mask: AttentionMask,
+        ops: Ops,
+    ) -> PartialAttention:
+        """:meth:`predict`, looked at. Raises PluginFault for what is no attention of these queries."""
+        prediction: object = self.predict(layer, q_BNHD, k_BGSD, v_BGSD, mask, ops)
+        if not isinstance(prediction, PartialAttention):
+            kind = "None" if prediction is None else f"a {type(prediction).__name__}"
+            raise PluginFault(f"predictor {self.name!r}: its predict returned {kind}, not a PartialAttention")
+        if prediction.o_BNHD.shape != q_BNHD.shape:
+            found, wanted = list(prediction.o_BNHD.shape), list(q_BNHD.shape)
+            raise PluginFault(f"predictor {self.name!r}: its prediction is of shape {found}, that of queries {wanted}")
+        return prediction
+
     def speculate(
         self,
         layer: int,
@@ -76,7 +96,7 @@ class Predictor(Plugin, ABC):
         This one computes the exact attention anew. A predictor whose keys a kernel can read first, and reuse, overrides
         it: no key is then read twice.
         """
-        prediction = self.predict(layer, q_BNHD, k_BGSD, v_BGSD, mask, ops)
+        prediction = self.predicted(layer, q_BNHD, k_BGSD, v_BGSD, mask, ops)
         if announce is not None:
             announce(prediction.o_BNHD.to(q_BNHD.dtype))
         exact_BNHD = ops.tree_attention(q_BNHD, k_BGSD, v_BGSD, mask)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from spec_sdk.contracts.drafter import Drafter
+from spec_sdk.contracts.drafter import Drafter, Hidden
 from spec_sdk.engine.constrained_tree import check_mask
 from spec_sdk.engine.faults import count_fault, tree_fault
 from spec_sdk.engine.tapped_states import TappedStates
+from spec_sdk.engine.target import Target
 from spec_sdk.engine.turn import Active, Turn
 from spec_sdk.errors import CallOf, PluginFault, RequestError, UnusableLogits, UserError, cause_of
 from spec_sdk.model.step_clock import StepClock
@@ -18,23 +19,28 @@ from spec_sdk.tree import TokenTree
 class Drafting:
     """Whatever the drafter raises has a note that names it.
 
-    ``vocabulary``: the target's. ``tapped``: the hidden states that the drafter asked for.
+    ``tapped``: the target's hidden states that the drafter asked for.
     """
 
-    def __init__(self, drafter: Drafter, vocabulary: int, tapped: TappedStates) -> None:
-        self._drafter, self._vocabulary, self._tapped = drafter, vocabulary, tapped
+    def __init__(self, drafter: Drafter, target: Target, tapped: TappedStates) -> None:
+        self._drafter, self._target, self._tapped = drafter, target, tapped
+        self._vocabulary = target.vocabulary
         self._name = f"drafter {drafter.name!r}"
         self._call = CallOf("drafter", drafter.name)
 
     def start(self, requests: Sequence[Active], clock: StepClock) -> float:
         """Let it prepare for these requests; the seconds that it took."""
         began = clock.mark()
-        hidden = [self._tapped.of(active.slot) for active in requests] if self._drafter.taps else None
+        hidden = [self._states_of(active.slot) for active in requests] if self._drafter.taps else None
         with self._call:
             self._drafter.start([active.view for active in requests], hidden)
         for active in requests:
             active.drafting = True
         return clock.seconds(began, clock.mark())
+
+    def _states_of(self, slot: int) -> Hidden:
+        """Those of all tokens that are committed, which a prompt of one token has none of."""
+        return self._tapped.of(slot) or self._target.prefill(slot, (), self._drafter.taps)
 
     @contextlib.contextmanager
     def proposing(self, turns: Sequence[Turn]) -> Iterator[None]:

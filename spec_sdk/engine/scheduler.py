@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import astuple, replace
 
 from spec_sdk.contracts.drafter import Drafter, Hidden
@@ -64,7 +64,7 @@ class Scheduler:
         self._takes_forced = takes_forced
         self._tapped = TappedStates()
         self._time_shares = TimeShares()
-        self._drafting = Drafting(drafter, target.vocabulary, self._tapped)
+        self._drafting = Drafting(drafter, target, self._tapped)
         self._roster = Roster(slots, self._drafting.finish)
         self._verification = Verification(verifier, drafter, target, self._roster)
         self._begun_ahead: BegunCycle | None = None
@@ -112,7 +112,7 @@ class Scheduler:
                 if fault is not None:
                     raise fault
 
-    def run(self, state: RequestState, emit: Emit = lambda event: None) -> Iterator[list[int]]:
+    def run(self, state: RequestState, emit: Emit = lambda event: None) -> Generator[list[int]]:
         """Serve one request to its end, with the others that were added; yield its new tokens step by step.
 
         Closing the iterator cancels the request. What the request fails with is raised.

@@ -167,7 +167,7 @@ class Session:
         return length
 
     def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
-        """Commit ``tokens`` in plain passes; return the asked hidden states, layer → [N, M]."""
+        """Commit ``tokens`` in plain passes; return the asked hidden states, layer → [N, M]; of no tokens, no rows."""
         parts: dict[int, list[torch.Tensor]] = {layer: [] for layer in taps}
         for first in range(0, len(tokens), PREFILL_CHUNK):
             chunk = tokens[first : first + PREFILL_CHUNK]
@@ -175,7 +175,10 @@ class Session:
             self._keep([slot], [chunk])
             for layer, states in parts.items():
                 states.append(output.hidden[layer][0])
-        return {layer: torch.cat(states) for layer, states in parts.items() if states}
+        if not tokens:
+            width, executor = self.executor.config.hidden_size, self.executor
+            return dict.fromkeys(taps, torch.empty(0, width, dtype=executor.dtype, device=executor.device))
+        return {layer: torch.cat(states) for layer, states in parts.items()}
 
     def prefill_scored(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Scores:
         """Commit ``tokens`` in one plain pass; return its scores after each of them."""

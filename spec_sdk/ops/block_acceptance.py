@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
+from spec_sdk.errors import UnusableLogits
 from spec_sdk.ops.draws import DrawnTree
 from spec_sdk.ops.inversion import draw, first_beyond
 from spec_sdk.ops.residual import accepts
-from spec_sdk.ops.rows import Decision, Rows, Uniforms, possible
+from spec_sdk.ops.rows import Decision, Rows, Uniforms, not_a_number, possible
 
 TINY = torch.finfo(torch.float64).tiny
 
@@ -45,7 +46,10 @@ def block(tree: DrawnTree, rows: Rows, uniforms: Uniforms) -> Decision:
     require_chain(tree, "rule 'block'")
     blocks = blocks_of(tree, rows)
     length = accepted_length(blocks, uniforms)
-    return [block.node for block in blocks[: length + 1]], next_token(blocks[length], uniforms)
+    token = next_token(blocks[length], uniforms)
+    if token < 0:
+        raise _no_mass(blocks[length], tree)
+    return [block.node for block in blocks[: length + 1]], token
 
 
 def blocks_of(tree: DrawnTree, rows: Rows) -> list[Block]:
@@ -93,6 +97,13 @@ def next_token(block: Block, uniforms: Uniforms) -> int:
     if block.q_V is None:
         return draw(block.p_V, uniforms(1)[0])
     return first_beyond(block.weight * block.p_V, uniforms(1)[0], block.q_V)
+
+
+def _no_mass(block: Block, tree: DrawnTree) -> Exception:
+    """Why no token can be drawn behind a block."""
+    if block.q_V is not None and block.q_V.isnan().any():
+        return not_a_number(tree, tree.draws_N[block.node][0])
+    return UnusableLogits(block.node)
 
 
 def require_chain(tree: DrawnTree, who: str) -> None:

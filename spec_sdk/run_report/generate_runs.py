@@ -85,7 +85,13 @@ def read_generate(directory: Path) -> Run:
         machine={key: machine.data[key] for key in MACHINE if key in machine.data},
         target=models.get("target", str),
         dtype=metrics.get("dtype", str),
-        weights=f"{value_at(config, 'model.weights')}, KV cache {value_at(config, 'model.kv_cache')}",
+        weights=", ".join(
+            [
+                f"{value_at(config, 'model.weights')}",
+                *["rows in 8 bits"] * bool(metrics.maybe("rounds_rows", bool)),
+                f"KV cache {value_at(config, 'model.kv_cache')}",
+            ]
+        ),
         workload={
             "prompts": config.get("prompt_file") or "of the command line",
             "sha256": _digest(asked),

@@ -54,7 +54,8 @@ class CheckPlugin(Task):
         found = []
         offer = registry.offer(kind, name)
         if not app.json:
-            print(f"{kind} {name} ({offer.package} {offer.version})", flush=True)
+            package = f"{offer.package} {offer.version}".strip()
+            print(f"{kind} {name} ({package})", flush=True)
         # JSON is all that stdout gets, whatever a plugin prints
         with contextlib.redirect_stdout(sys.stderr) if app.json else contextlib.nullcontext():
             checks = checks_of(subject)

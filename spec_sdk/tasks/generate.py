@@ -253,6 +253,7 @@ def metrics_of(
         "backend": pipeline.backend.name,
         "backend_choice": backend_choice(app),
         "dtype": pipeline.dtype,
+        "rounds_rows": pipeline.rounds_rows,
         "memory": dict(pipeline.memory),
         "machine": {
             **run_facts(pipeline.backend),

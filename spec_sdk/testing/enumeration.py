@@ -5,6 +5,7 @@ Legend: N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +112,9 @@ def cycle_distribution(
         state.constraint = None if constraint is None else constraint.begin()
         state.view = EnumeratedRequest.of(state, chooser)
         before = state.rng.get_state()
-        emitted = tuple(next(scheduler.run(state)))
+        # closed here, or what the plugin's finish raises would be lost in the collector
+        with contextlib.closing(scheduler.run(state)) as steps:
+            emitted = tuple(next(steps))
         if not torch.equal(before, state.rng.get_state()):
             raise NotEnumerable("the request's generator was used directly")
         return emitted

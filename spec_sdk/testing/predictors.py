@@ -115,7 +115,7 @@ def _check_speculation(
     mask: AttentionMask,
     where: str,
 ) -> None:
-    predicted = predictor.predict(0, q_BNHD, k_BGSD, v_BGSD, mask, ops).o_BNHD
+    predicted = predictor.predicted(0, q_BNHD, k_BGSD, v_BGSD, mask, ops).o_BNHD
     announced: list[torch.Tensor] = []
     given = predictor.speculate(0, q_BNHD, k_BGSD, v_BGSD, mask, ops, announced.append)
     assert len(announced) == 1, f"{where}: speculate announced {len(announced)} predictions"
@@ -156,14 +156,14 @@ def _check_pass(
     S, D = k_BGSD.shape[2:]
     # with the identity as values, the output is the attention weights: it shows which keys were used
     identity_BGSD = torch.eye(S, D).expand(1, KV_HEADS, S, D).contiguous()
-    prediction = predictor.predict(0, q_BNHD, k_BGSD, identity_BGSD, mask, ops)
+    prediction = predictor.predicted(0, q_BNHD, k_BGSD, identity_BGSD, mask, ops)
     exact = ops.tree_attention(q_BNHD, k_BGSD, identity_BGSD, mask)
     _check_statistics(prediction, q_BNHD, k_BGSD, mask, exact[..., :S], where)
     if predictor.always_exact(mask.prefix):
         worst = float((prediction.o_BNHD - exact).abs().max())
         assert worst < TOLERANCE, f"{where}: always_exact, but the prediction is off by {worst:.1e}"
     v_BGSD = torch.randn((1, KV_HEADS, S, D), generator=rng)
-    once, again = (predictor.predict(0, q_BNHD, k_BGSD, v_BGSD, mask, ops) for _ in range(2))
+    once, again = (predictor.predicted(0, q_BNHD, k_BGSD, v_BGSD, mask, ops) for _ in range(2))
     assert torch.equal(once.o_BNHD, again.o_BNHD), f"{where}: the same pass was predicted in two ways"
     weights_BHNS = prediction.o_BNHD[..., :S].transpose(1, 2)
     weighted_BHND = weights_BHNS @ v_BGSD.repeat_interleave(QUERIES_PER_KV_HEAD, dim=1)

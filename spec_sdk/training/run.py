@@ -219,10 +219,11 @@ class TrainingRun:
         options = {name: getattr(self._config, name) for name in _DATA_OPTIONS}
         return {
             "target": self._target.name,
+            # before what follows from them: the first that differs is told of
+            **options,
             "target_fingerprint": self._target_print,
             "vocabulary_fingerprint": vocabulary_fingerprint(self._target),
             "prompts_fingerprint": self._plan.fingerprint,
-            **options,
         }
 
     def _identity(self, counts: Mapping[str, Any], complements: Complements | None) -> dict[str, Any]:

@@ -143,11 +143,18 @@ def save_whole(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mappin
         staged.unlink(missing_ok=True)
 
 
+_FINGERPRINTS = {
+    "target_fingerprint": "other weights of the target",
+    "vocabulary_fingerprint": "another vocabulary of the target",
+    "prompts_fingerprint": "other texts in the files of prompts and openings",
+}
+"""What another one means."""
+
+
 def _check_same(found: Any, wanted: Mapping[str, Any], path: Path) -> None:
     found = found if isinstance(found, Mapping) else {}
     for key in {**wanted, **found}:
         if found.get(key) != wanted.get(key):
-            raise UserError(
-                f"task.data: {path} has {key} {found.get(key)!r}, and this run {wanted.get(key)!r}; "
-                "name another directory, or the options that it was begun with"
-            )
+            differs = f"has {key} {found.get(key)!r}, and this run {wanted.get(key)!r}"
+            differs = f"was begun with {_FINGERPRINTS[key]}" if key in _FINGERPRINTS else differs
+            raise UserError(f"task.data: {path} {differs}; name another directory, or what it was begun with")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +216,10 @@ def test_observers_of_plugin_packages_see_every_event(checkpoint: Path) -> None:
     finally:
         manager.unregister(observer)
     assert observer.seen == ["request_start", "prefill", "cycle", "cycle", "request_end"]
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deepcopy"])
+def test_an_engine_is_neither_pickled_nor_copied(engine: Engine, copied: Any) -> None:
+    """As a library that spreads work over processes tries to: what to do instead is said."""
+    with pytest.raises(TypeError, match="an Engine is neither pickled nor copied: make one in each process, by Engine"):
+        copied(engine)

@@ -148,6 +148,7 @@ class FakePipeline:
     draft_name: str | None = "fake-draft"
     dtype: str = "float32"
     memory: dict[str, int] = field(default_factory=lambda: {"target_weights": 1000, "kv_cache": 200})
+    rounds_rows: bool = False
     deterministic: bool = False
     context: int = CONTEXT
     encoder: None = None

@@ -340,6 +340,15 @@ def test_yaml_with_the_name_of_one_that_comes_first_is_refused(tmp_path: Path, c
     assert f"{tmp_path / 'b' / 'pipeline' / 'own.yaml'}: there is a pipeline/own already" in refused.error
 
 
+def test_yaml_that_names_no_plugin_is_told_of_by_its_own_name(tmp_path: Path, cli: Any) -> None:
+    (tmp_path / "mine" / "drafter").mkdir(parents=True)
+    (tmp_path / "mine" / "drafter" / "wide.yaml").write_text("name: sufix\n")
+    refused = cli("--config-dir", "mine", "drafter=wide", "prompt=Hi")
+    assert refused.error == "drafter.name, of drafter=wide: unknown drafter 'sufix', did you mean 'suffix'?"
+    (tmp_path / "mine" / "drafter" / "wide.yaml").write_text("name: suffix\n")
+    assert cli("--config-dir", "mine", "drafter=wide", "--cfg", "job").status == 0
+
+
 def test_yaml_of_ones_own_directory(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "my yaml" / "pipeline").mkdir(parents=True)
     mine = tmp_path / "my yaml" / "pipeline" / "mine.yaml"

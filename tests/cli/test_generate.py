@@ -49,6 +49,7 @@ def test_metrics_have_the_agreed_names(cli: Cli) -> None:
             "backend",
             "backend_choice",
             "dtype",
+            "rounds_rows",
             "memory",
             "machine",
         ),

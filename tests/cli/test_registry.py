@@ -28,7 +28,8 @@ from spec_sdk.contracts import (
 )
 from spec_sdk.errors import UserError
 from spec_sdk.hookspecs import hookimpl
-from spec_sdk.registry import Registry
+from spec_sdk.registry import Registry, summary_of
+from spec_sdk.tree import TokenTree
 from spec_sdk_samplers.reference import ReferenceSampler
 from tests.cli.conftest import Result
 
@@ -170,6 +171,22 @@ def test_the_listing_is_plain_data(one: Registry) -> None:
     }
 
 
+def test_a_plugin_without_a_docstring_has_no_summary() -> None:
+    """Its contract's would say of every such plugin what an author is to write."""
+
+    class Untold(Policy):
+        name = "untold"
+
+        def budget(self, request: Request) -> Budget:
+            return Budget(0)
+
+    class OfSteady(Steady):
+        name = "of_steady"
+
+    assert Policy.__doc__ and summary_of(Untold) == ""
+    assert summary_of(OfSteady) == "Always the same."
+
+
 def test_a_module_with_a_hook_is_taken_in() -> None:
     registry = Registry()
     module: Any = types.ModuleType("mine")
@@ -239,6 +256,44 @@ def test_what_is_no_plugin_is_left_out() -> None:
     reasons = ["it lacks propose_one", "has no name", "not a dataclass", "without a default for depth", "no known kind"]
     for problem, reason in zip(registry.problems, [*reasons, "not a subclass"], strict=True):
         assert reason in problem.message
+
+
+def test_a_class_that_cannot_be_made_is_left_out() -> None:
+    """A drafter is given the models too, which is easily forgotten; the error would come from where it is made."""
+
+    class WithoutModels(Drafter):
+        name = "without_models"
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config, None)  # type: ignore[arg-type]
+
+        def propose_one(self, request: Request, budget: Budget) -> TokenTree:
+            raise AssertionError
+
+    class WantsMore(Steady):
+        name = "wants_more"
+        aliases = ("more",)
+
+        def __init__(self, config: Any, depth: int) -> None:
+            super().__init__(config)
+
+    class TakesAny(Steady):
+        name = "takes_any"
+        aliases = ("any",)
+
+        def __init__(self, *given: Any, depth: int = 3) -> None:
+            super().__init__(*given)
+
+    registry = Registry()
+    for plugin in (WithoutModels, WantsMore, TakesAny):
+        registry.register(plugin, "mine")
+    assert registry.names("policy") == ["any", "takes_any"] and registry.names("drafter") == []
+    assert [problem.message.partition(" has ")[2] for problem in registry.problems] == [
+        "an __init__ that takes no config and models: too many positional arguments",
+        "an __init__ that takes no config: missing a required argument: 'depth'",
+    ]
+    with pytest.raises(UserError, match="'without_models' of mine could not be loaded: it has an __init__ that takes"):
+        registry.get("drafter", "without_models")
 
 
 def test_a_guarantee_is_a_known_one() -> None:

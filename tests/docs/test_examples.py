@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
+from tests.support.registered_plugins import no_plugin_stays as no_plugin_stays
 from tests.support.text_checkpoints import write_text_checkpoint
 from tests.support.tiny_whisper import sound, write_wav, write_whisper
 
@@ -31,7 +32,7 @@ def run(examples: list[Block], page: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugin_stays: None) -> None:
     """A directory that has what examples name: a directory goes before a hub id."""
     write_text_checkpoint(tmp_path / "my-model")
     write_whisper(tmp_path / "openai" / "whisper-tiny", max_target_positions=448)

@@ -23,7 +23,8 @@ from spec_sdk.contracts import (
     Verdict,
     Verifier,
 )
-from spec_sdk.ops import Decision, DrawnTree, Left, Rows, Uniforms, attempt, without
+from spec_sdk.errors import PluginFault
+from spec_sdk.ops import AttentionMask, Decision, DrawnTree, Left, Ops, Rows, Uniforms, attempt, without
 from spec_sdk.testing import (
     TREES,
     PlannedDraw,
@@ -691,6 +692,43 @@ class HidesItsError(AttentionSink):
 def test_faulty_predictors_are_found_out(predictor: type[AttentionSink], fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
         check_predictor(predictor(AttentionSinkConfig(size=2)))
+
+
+class ReturnsNothing(PicksAnew):
+    """Forgot to return."""
+
+    name = "returns_nothing"
+
+    def predict(self, *pass_: Any) -> PartialAttention:
+        super().predict(*pass_)
+        return cast(PartialAttention, None)
+
+
+class ForOneQuery(PicksAnew):
+    """Of the first query alone, which would pass for all of them."""
+
+    name = "for_one_query"
+
+    def predict(self, *pass_: Any) -> PartialAttention:
+        whole = super().predict(*pass_)
+        return PartialAttention(whole.o_BNHD[:, :1], whole.m_BNH[:, :1], whole.l_BNH[:, :1])
+
+
+@pytest.mark.parametrize(
+    ("predictor", "fault"),
+    [
+        (ReturnsNothing, "^predictor 'returns_nothing': its predict returned None, not a PartialAttention$"),
+        (ForOneQuery, r"^predictor 'for_one_query': its prediction is of shape \[1, 1, .*that of queries \[1, 5, "),
+    ],
+)
+def test_what_is_no_attention_of_the_queries_is_named(predictor: type[PicksAnew], fault: str) -> None:
+    """In a run too, which goes by the prediction through :meth:`Predictor.speculate`."""
+    q_BNHD, k_BGSD = torch.ones(1, 5, 4, 8), torch.ones(1, 2, 25, 8)
+    mask = AttentionMask.chain(20, 5, torch.device("cpu"))
+    with pytest.raises(PluginFault, match=fault):
+        predictor(None).speculate(0, q_BNHD, k_BGSD, k_BGSD, mask, Ops())
+    with pytest.raises(PluginFault, match=fault.replace("5, ", r"\d+, ")):
+        check_predictor(predictor(None))
 
 
 class PicksForGood(PicksOnce):

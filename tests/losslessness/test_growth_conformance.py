@@ -316,6 +316,26 @@ def test_a_drafter_is_told_of_one_that_returns_nothing() -> None:
         next(growing)
 
 
+@pytest.mark.parametrize(
+    ("yielded", "fault"),
+    [
+        (5, "it feeds 5 nodes, and 1 were added since it last did"),
+        (None, "it feeds None nodes, and 1 were added since it last did"),
+    ],
+)
+def test_a_drafter_is_told_of_one_that_feeds_what_it_did_not_add(yielded: Any, fault: str) -> None:
+    class Feeds(Chain):
+        def grow(self, fed: TreeBuilder, root: DraftLogits, depth: int, request: Request, drafter: str) -> Growing:
+            fed.add(0, 3, "chosen", drafter=drafter)
+            yield yielded
+            return fed.build().tree
+
+    nobody: Any = None
+    growing = Feeds().growing(TreeBuilder(0), DraftLogits.over_all(torch.zeros(1, 8)), 2, nobody, "drafter")
+    with pytest.raises(PluginFault, match=f"^growth 'static': {fault}$"):
+        next(growing)
+
+
 def test_what_notes_probabilities_is_given_no_rows() -> None:
     said = growth_checks(Noting(), budgets=30)[-1].run()
     assert said is not None and int(said.split()[2]) > 5

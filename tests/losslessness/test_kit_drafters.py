@@ -218,6 +218,20 @@ def test_sound_draws_pass(vocabulary: int, draws: int) -> None:
     check_drafter(OfSize, vocabulary, prompts=PROMPTS, draws=draws)
 
 
+def test_what_finish_raises_is_found_by_every_outcome_too() -> None:
+    """A cycle is left before its request ends; the collector would print such an error and go on."""
+
+    class Unfinished(Sound):
+        def finish(self, requests: Sequence[Request]) -> None:
+            raise RuntimeError("finish")
+
+    table = TableModel(VOCABULARY, 2)
+    every_outcome = drafter_checks(Unfinished, VOCABULARY, PROMPTS, target=table)[-1]
+    assert every_outcome.promise.startswith("every outcome")
+    with pytest.raises(RuntimeError, match="^finish"):
+        every_outcome.run()
+
+
 def test_what_cannot_be_enumerated_is_said() -> None:
     class Small(OneNumberForAllLevels):
         vocabulary = VOCABULARY

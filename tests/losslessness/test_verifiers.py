@@ -118,8 +118,10 @@ def test_a_token_that_cannot_have_been_drawn_is_refused(verifier: Verifier) -> N
         verifier.verify_one(builder.build().tree, torch.zeros((2, 10)), request(SAMPLED))
 
 
-@pytest.mark.parametrize("draws", [1, 2])
-def test_a_distribution_that_is_nan_beside_its_token_is_its_drafters_fault(draws: int) -> None:
+@pytest.mark.parametrize(
+    ("verifier", "draws"), [(MultiStep(None), 1), (MultiStep(None), 2), (BlockVerification(None), 1)]
+)
+def test_a_distribution_that_is_nan_beside_its_token_is_its_drafters_fault(verifier: Verifier, draws: int) -> None:
     """Of one draw, and of one with another behind it."""
     q_V = torch.full((10,), float("nan"))
     q_V[3] = 1.0
@@ -130,7 +132,7 @@ def test_a_distribution_that_is_nan_beside_its_token_is_its_drafters_fault(draws
     tree, logits_NV = builder.build().tree, torch.zeros((draws + 1, 10))
     logits_NV[:, 3] = -50
     with pytest.raises(ValueError, match=r"tree node 1: drafter 'liar' says that it drew token 3 .* NaN elsewhere"):
-        MultiStep(None).verify_one(tree, logits_NV, request(SAMPLED))
+        verifier.verify_one(tree, logits_NV, request(SAMPLED))
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS[1:], ids=lambda v: v.name)

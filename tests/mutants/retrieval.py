@@ -426,8 +426,8 @@ RETRIEVAL = (
     Mutant(
         "late start: a drafter gets the states of the last pass alone",
         "spec_sdk/engine/drafting.py",
-        "[self._tapped.of(active.slot) for active in requests]",
-        "[self._tapped._parts[active.slot][-1] for active in requests]",
+        "return self._tapped.of(slot) or",
+        "return self._tapped._parts.get(slot, [{}])[-1] or",
         ("tests/policies/test_lazy_start.py::test_one_that_taps_the_target_is_given_all_its_states_when_it_is_asked",),
     ),
     Mutant(

@@ -12,6 +12,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.run_report.bench_runs import read_bench_run
 from spec_sdk.run_report.finding import read_runs
 from spec_sdk.run_report.generate_runs import read_generate
+from spec_sdk.run_report.groups import grouped
 from tests.support.run_records import (
     LAYERS,
     MACHINE,
@@ -146,6 +147,18 @@ def test_a_generate_run(tmp_path: Path) -> None:
         ("alspec", 26),
         ("vanilla", 50),
     ]
+
+
+def test_rows_that_were_rounded_make_another_model(tmp_path: Path) -> None:
+    """Where attention is predicted they are not: beside plain decoding of another run both speed and tokens differ."""
+    rounded, whole, untold = (write_generate(tmp_path / name) for name in ("rounded", "whole", "untold"))
+    for directory, rounds in ((rounded, True), (whole, False)):
+        path = directory / "metrics.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "rounds_rows": rounds}))
+    weights = [read_generate(directory).weights for directory in (rounded, whole, untold)]
+    assert weights == ["auto, rows in 8 bits, KV cache auto", *["auto, KV cache auto"] * 2]
+    runs = [read_generate(directory) for directory in (rounded, whole)]
+    assert len(list(grouped(runs, "vanilla"))) == 2
 
 
 def test_vanilla_compared_with_itself_is_two_candidates(tmp_path: Path) -> None:

@@ -50,12 +50,25 @@ def test_a_killed_run_ends_as_one_that_was_not(cli: Callable[..., Any], place: P
     assert curves[0] == curves[1]
 
 
+def test_data_of_other_texts_under_the_same_name_are_told_of(cli: Callable[..., Any], place: Path) -> None:
+    data = (*QUICK, "task.only=data", "task.tokens=200", "task.openings=mine.yaml")
+    (place / "mine.yaml").write_text("kind: [Name three, Count to]\n")
+    assert cli(*data).status == 0
+    (place / "mine.yaml").write_text("kind: [Name four]\n")
+    other = cli(*data)
+    assert other.status == 2 and "was begun with other texts in the files of prompts and openings; name" in other.err
+
+
 def test_a_training_does_not_go_on_with_other_options(cli: Callable[..., Any], place: Path) -> None:
     assert cli(*QUICK).status == 0
     other = cli(*QUICK, "task.learning_rate=0.001")
     assert other.status == 2 and "task.learning_rate: the training kept in" in other.err
     other = cli(*QUICK, "task.seed=1")
     assert other.status == 2 and "manifest.json has seed 0, and this run 1" in other.err
+    # not the fingerprint that follows from it
+    (place / "mine.yaml").write_text("kind: [Name three]\n")
+    other = cli(*QUICK, "task.openings=mine.yaml")
+    assert other.status == 2 and "has openings 'many_kinds', and this run 'mine.yaml'" in other.err
     state = place / "draft-training" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-9])
     damaged = cli(*QUICK)

@@ -86,5 +86,5 @@ class MedusaDrafter(NotingDrafter):
 
     def _note(self, request: Request, hidden: Hidden) -> None:
         """Keep the last of some states, layer → [N, M], in memory of its own."""
-        if hidden and len(hidden[self.taps[0]]):
+        if len(hidden[self.taps[0]]):
             self._last_1M[request.slot] = hidden[self.taps[0]][-1:].clone()

@@ -34,7 +34,7 @@ class UnfedStates:
 
     def note(self, slot: int, hidden: Hidden) -> None:
         """Keep the states of some positions, layer → [N, M]."""
-        if hidden:
+        if len(hidden[self.taps[0]]):
             self._noted[slot].append({layer: hidden[layer] for layer in self.taps})
 
     def take(self, slot: int) -> Hidden:
