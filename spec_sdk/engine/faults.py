@@ -16,6 +16,9 @@ from spec_sdk.ops.draws import DRAW_KINDS, DraftDistribution, Draw
 from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk.tree import TokenTree
 
+MASS, ROUNDED_MASS = 1e-3, 2e-2
+"""How far from 1 a distribution's sum may be, and that of one in half precision."""
+
 
 def budget_fault(budget: object) -> str | None:
     """What makes a policy's budget unusable; None if nothing does."""
@@ -56,7 +59,8 @@ def tree_fault(tree: object, pending_token: int, budget: Budget, vocabulary: int
 
 def draws_fault(tree: TokenTree, vocabulary: int) -> str | None:
     """What makes a proposed tree's draws unusable beside logits of ``vocabulary`` tokens, naming the node; None if
-    nothing does. No distribution is read: that it sums to 1 and is the one drawn from, the drafter answers for.
+    nothing does. A distribution that is handed over as a tensor in host memory must be one. Others are not read, and
+    that a token was drawn from its own the drafter answers for.
     """
     for draws in tree.draws_N:
         for draw in draws:
@@ -82,7 +86,17 @@ def _draw_fault(draw: Draw, vocabulary: int) -> str | None:
         return f"its q_V is of type {type(held).__name__}, and no tensor"
     if given.shape != (vocabulary,) or not held.is_floating_point():
         return f"its q_V is {held.dtype} of shape {list(given.shape)}, it must be floating-point of [{vocabulary}]"
-    return "its q_V requires a gradient; draft under torch.no_grad()" if held.requires_grad else None
+    if held.requires_grad:
+        return "its q_V requires a gradient; draft under torch.no_grad()"
+    # a wait for a device would cost more than all else here
+    return _mass_fault(source) if source is held and held.device.type == "cpu" else None
+
+
+def _mass_fault(q_V: torch.Tensor) -> str | None:
+    mass, least = float(q_V.sum(dtype=torch.promote_types(q_V.dtype, torch.float32))), float(q_V.min())
+    if least >= 0 and abs(mass - 1) <= (ROUNDED_MASS if q_V.element_size() < 4 else MASS):
+        return None
+    return f"its q_V is no distribution: it sums to {mass:.6g}, its least is {least:.6g}"
 
 
 def verdict_fault(verdict: object, tree: TokenTree, vocabulary: int) -> str | None:

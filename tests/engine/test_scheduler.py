@@ -30,7 +30,7 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
-from spec_sdk.tree import TokenTree
+from spec_sdk.tree import TokenTree, TreeBuilder
 from spec_sdk_drafters.prompt_lookup import PromptLookup, PromptLookupConfig
 from spec_sdk_samplers.reference import ReferenceSampler
 from spec_sdk_verifiers.multi_step import MultiStep
@@ -116,12 +116,25 @@ def raising(error: Exception) -> Callable[[Request], TokenTree]:
     return spoil
 
 
+def drawn(request: Request, q_V: torch.Tensor) -> TokenTree:
+    builder = TreeBuilder(request.pending_token)
+    builder.add(0, 1, "with_replacement", q_V)
+    return builder.build().tree
+
+
 SPOILT: dict[str, tuple[Callable[[Request], Any], str]] = {
     "names its request": (lambda request: raising(RequestError(request.id, ValueError("no luck")))(request), "no luck"),
     "another root": (lambda request: TokenTree.root_only(request.pending_token + 1), "drafter 'prompt_lookup': tree"),
     "too deep": (lambda request: TokenTree.chain(request.pending_token, [1, 2, 3, 4]), "depth 4, the budget is"),
     "no token": (lambda request: TokenTree.chain(request.pending_token, [10**6]), "tree node 1: token 1000000"),
     "no tree": (lambda request: None, "None is no TokenTree"),
+    "no mass": (
+        lambda request: drawn(request, torch.ones(96)),
+        "tree node 1: its q_V is no distribution: it sums to 96",
+    ),
+    "half the mass": (lambda request: drawn(request, torch.full((96,), 0.5 / 96, dtype=torch.bfloat16)), "sums to 0.5"),
+    "less than none": (lambda request: drawn(request, torch.tensor([-0.5, 1.5, *[0.0] * 94])), "its least is -0.5"),
+    "not a number": (lambda request: drawn(request, torch.full((96,), torch.nan)), "it sums to nan"),
 }
 
 
