@@ -13,13 +13,15 @@ ROWS = 64
 
 
 def fingerprint(source: ModelSource) -> str:
-    """Of configuration and weights: the first rows of the embedding and of every layer's first and last matrices."""
+    """Of configuration and weights: the first rows of the embedding and of every layer's first and last matrices, where
+    it has them: a layer with experts has no MLP, and one that attends to latents may have no matrix of Q.
+    """
     digest = hashlib.sha256(repr(source.config).encode())
-    table = weights_of(source.config)
+    table, there = weights_of(source.config), source.names()
     places = [(role, layer) for role in ("input_norm", "q", "down") for layer in range(source.config.num_layers)]
     for role, layer in (("embedding", 0), ("final_norm", 0), *places):
-        if role in table:
-            digest.update(source.tensor(table.name(role, layer))[:ROWS].float().contiguous().numpy().tobytes())
+        if role in table and (name := table.name(role, layer)) in there:
+            digest.update(source.tensor(name)[:ROWS].float().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

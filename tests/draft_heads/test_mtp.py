@@ -19,6 +19,7 @@ from spec_sdk.testing import TableModel, check_drafter, joint_distribution
 from spec_sdk_drafters.mtp import MtpConfig, MtpDrafter
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_samplers.reference import ReferenceSampler
+from tests.checkpoints.test_float8 import FORMS, round_to_float8
 from tests.draft_heads.test_drafter import OPTIONS, PROMPTS, Served, answers, greedy_answer, pipeline_of, target_session
 from tests.draft_heads.test_hydra import same_draws
 from tests.draft_heads.test_losslessness import (
@@ -180,6 +181,21 @@ def test_the_targets_own_module(family: str, sampling: str, tmp_path: Path) -> N
     # it is for texts as long as those that are served
     served = pipeline_of(target, "pipeline=mtp_chain", "model.context=100")
     assert isinstance(served.engine.drafter, MtpDrafter) and served.engine.drafter.session.context == 100
+
+
+def test_a_module_beside_weights_in_float8(tmp_path: Path) -> None:
+    """As DeepSeek-V3 is published: it drafts what that of the dense weights does."""
+    directory = own_module(tmp_path / "rounded", "latents")
+    dense = round_to_float8(directory, *FORMS["blocks"])
+    own_module(tmp_path / "dense", "latents")
+    save_file(dense, tmp_path / "dense" / "model.safetensors", metadata={"format": "pt"})
+    drafted = []
+    for name in ("rounded", "dense"):
+        pipeline = pipeline_of(tmp_path / name, "pipeline=mtp_chain")
+        drafter = pipeline.engine.drafter
+        assert isinstance(drafter, MtpDrafter)
+        drafted.append([part.weight_OI for part in drafter.head.projections])
+    assert len(drafted[0]) == len(drafted[1]) and all(map(torch.equal, *drafted))
 
 
 def test_a_mimo_is_a_qwen2(tmp_path: Path) -> None:

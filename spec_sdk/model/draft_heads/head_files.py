@@ -12,7 +12,10 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import Fields, read_json_object
-from spec_sdk.model.safetensors_reader import SafetensorsStore, open_directory
+from spec_sdk.model.float8_weights import Float8Weights, block_of
+from spec_sdk.model.quantization_config import quantization_of
+from spec_sdk.model.safetensors_reader import TensorFiles, open_directory
+from spec_sdk.model.text_settings import text_settings
 from spec_sdk.model.weight_table import Shape
 
 INTEGERS = ("I64", "I32", "I16")
@@ -26,7 +29,7 @@ class HeadFiles:
 
     directory: Path
     config: Fields
-    store: SafetensorsStore
+    store: TensorFiles
 
     @staticmethod
     def open(directory: Path) -> HeadFiles:
@@ -34,7 +37,9 @@ class HeadFiles:
         path = directory / "config.json"
         if not path.is_file():
             raise UserError(f"{directory}: has no config.json")
-        values, store = read_json_object(path), open_directory(directory)
+        values = read_json_object(path)
+        # a module may lie in its target's checkpoint, and DeepSeek-V3's is published so
+        store = Float8Weights(open_directory(directory), block_of(quantization_of(text_settings(values))))
         check_counts(values, store.shapes, str(path))
         return HeadFiles(directory, Fields(values, str(path)), store)
 
@@ -58,7 +63,7 @@ class HeadFiles:
 class HeadTensors:
     """The tensors of a head by the names that this package has for them, whatever they are stored under."""
 
-    def __init__(self, store: SafetensorsStore, stored_as: Mapping[str, str]) -> None:
+    def __init__(self, store: TensorFiles, stored_as: Mapping[str, str]) -> None:
         self.where = store.where
         self._store = store
         self._stored_as = stored_as
@@ -75,7 +80,7 @@ class HeadTensors:
         return tuple(self._store.shapes[self._stored_as[name]])
 
     def tensor(self, name: str) -> torch.Tensor:
-        """As stored. Raises KeyError for a name that is not there."""
+        """As stored; FP8 with scales as float32. Raises KeyError for a name that is not there."""
         return self._store.tensor(self._stored_as[name])
 
     def tensor_if_any(self, name: str) -> torch.Tensor | None:

@@ -42,7 +42,8 @@ def _read(text: str) -> list[Call] | None:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         found = [_call(node) for node in (tree.elts if isinstance(tree, ast.List) else [tree])]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        # a TypeError: bytes and sets are literals that JSON has none of, and a list is no key
         return None
     calls = [call for call in found if call is not None]
     return calls if calls and len(calls) == len(found) else None
@@ -57,7 +58,10 @@ def _is_within_text(body: str, end: int) -> bool:
 def _call(node: ast.expr) -> Call | None:
     if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
         return None
-    return call_of(ast.unparse(node.func), {str(keyword.arg): _value(keyword.value) for keyword in node.keywords})
+    name = ast.unparse(node.func)
+    if not all(map(str.isidentifier, name.split("."))):
+        return None
+    return call_of(name, {str(keyword.arg): _value(keyword.value) for keyword in node.keywords})
 
 
 def _value(node: ast.expr) -> Any:

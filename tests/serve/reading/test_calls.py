@@ -216,6 +216,11 @@ CASES: dict[str, tuple[CallFormat, str, list[Piece]]] = {
     "as JSON there": (PYTHON, python(f"[{ONE}]"), [add(a=1)]),
     "as Python, not closed": (PYTHON, "<|tool_call_start|>[now()]", [Call("now", "{}")]),
     "as Python, run": (PYTHON, python('[add(a=open("x"))]'), [Content(python('[add(a=open("x"))]'))]),
+    **{
+        f"as Python, no JSON: {value}": (PYTHON, python(f"[add(a={value})]"), [Content(python(f"[add(a={value})]"))])
+        for value in ('b"x"', "{1, 2}", "...", "1 + 2j", "{(1, 2): 3}", "{[1]: 2}", "1e999")
+    },
+    "as Python, no name": (PYTHON, python("[(lambda: 1)()]"), [Content(python("[(lambda: 1)()]"))]),
     "as Python, a name": (PYTHON, python("[add(a=secret)]"), [Content(python("[add(a=secret)]"))]),
     "as Python, by place": (PYTHON, python("[add(1)]"), [Content(python("[add(1)]"))]),
     "as Python, no call": (PYTHON, python("[1, 2]"), [Content(python("[1, 2]"))]),
