@@ -174,7 +174,7 @@ class _Before(_Stage):
         return self.alone.pre_attention(0, h_1KM, Rotations([(cos_1K1D, sin_1K1D)]))
 
     def examples(self, rows: int) -> list[torch.Tensor]:
-        width, dim = self.alone.embedding.width, self.alone.config.head_dim
+        width, dim = self.alone.embedding.width, self.alone.config.rotary_head_dim
         return [self.zeros(1, rows, width), self.zeros(1, rows, 1, dim), self.zeros(1, rows, 1, dim)]
 
 

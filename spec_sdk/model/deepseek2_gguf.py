@@ -24,7 +24,6 @@ def read_deepseek2(gguf: GGUFFile) -> dict[str, Any]:
     if not meta.number(f"{ARCHITECTURE}.expert_count", 0):
         return config | {"model_type": "youtu"}
     # the first files of GLM 4.7 Flash do not say how experts are scored, but have what only sigmoids need
-    first = meta.count(f"{ARCHITECTURE}.leading_dense_block_count", 0)
-    by_sigmoid = f"blk.{first}.exp_probs_b.bias" in gguf.tensors
+    by_sigmoid = any(name.endswith(".exp_probs_b.bias") for name in gguf.tensors)
     mixture = gguf_deepseek_experts(gguf, ARCHITECTURE, "sigmoid" if by_sigmoid else "softmax", grouped=by_sigmoid)
     return config | mixture | {"model_type": "deepseek_v3" if by_sigmoid else "deepseek_v2"}

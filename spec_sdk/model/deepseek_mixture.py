@@ -85,9 +85,10 @@ def _sparse_layers(fields: Fields, first: int) -> tuple[int, ...]:
     layers, kinds = fields.size("num_hidden_layers"), fields.get("mlp_layer_types")
     if kinds is None:
         return tuple(range(fields.count("first_k_dense_replace", first), layers))
-    if not isinstance(kinds, list) or len(kinds) != layers or not {*map(str, kinds)} <= {"dense", "sparse"}:
+    if not isinstance(kinds, list) or len(kinds) < layers or not {*map(str, kinds)} <= {"dense", "sparse"}:
         raise UserError(f"{fields.where}: mlp_layer_types does not say of each of {layers} layers dense or sparse")
-    return tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
+    # a prediction module may be counted, too
+    return tuple(layer for layer in range(layers) if kinds[layer] == "sparse")
 
 
 def gguf_deepseek_experts(

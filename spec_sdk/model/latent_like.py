@@ -31,6 +31,7 @@ from spec_sdk.model.weight_table import (
     VALUES,
     Packing,
     Weight,
+    by_latent,
 )
 
 BY_LATENT = "key_by_latent"
@@ -45,7 +46,10 @@ def latent_attention() -> tuple[Weight, ...]:
     """
     heights = PLAIN_KEYS, VALUES
     key, value = (Packing(f"{_HF}.kv_b_proj.weight", heights, part, groups=QUERY_HEADS) for part in (0, 1))
-    key_gguf, value_gguf = (replace(each, name=f"{_GGUF}_kv_b.weight", present=_by_token) for each in (key, value))
+    key_gguf, value_gguf = (
+        replace(each, name=f"{_GGUF}_kv_b.weight", present=lambda config: not by_latent(config))
+        for each in (key, value)
+    )
     return (
         gain("input_norm", "model.layers.{layer}.input_layernorm", f"{_GGUF}_norm"),
         Weight("q", f"{_HF}.q_proj.weight", f"{_GGUF}_q.weight", (LATENT_QUERIES, MODEL), present=_has_no_query),
@@ -96,10 +100,6 @@ def _has_query(config: ModelConfig) -> bool:
 
 def _has_no_query(config: ModelConfig) -> bool:
     return not _has_query(config)
-
-
-def _by_token(config: ModelConfig) -> bool:
-    return config.latent is not None and not config.latent.by_latent
 
 
 def _biased(config: ModelConfig) -> bool:

@@ -44,8 +44,8 @@ CACHED = Dim("cached", lambda config: config.latent.width if config.latent else 
 LATENT_QUERIES = Dim("queries", lambda config: config.num_heads * config.latent.head_dim if config.latent else 0)
 PLAIN = Dim("plain", lambda config: config.latent.plain_dim if config.latent else 0)
 PLAIN_KEYS = Dim("plain keys", lambda config: config.num_heads * PLAIN.of(config))
-KEY_ROWS = Dim("rows of keys", lambda config: config.num_heads * (LATENT if _by_latent(config) else PLAIN).of(config))
-KEY_COLUMNS = Dim("columns of keys", lambda config: (PLAIN if _by_latent(config) else LATENT).of(config))
+KEY_ROWS = Dim("rows of keys", lambda config: config.num_heads * (LATENT if by_latent(config) else PLAIN).of(config))
+KEY_COLUMNS = Dim("columns of keys", lambda config: (PLAIN if by_latent(config) else LATENT).of(config))
 """What makes keys of latents."""
 VALUE = Dim("value", lambda config: config.latent.value_dim if config.latent else 0)
 VALUES = Dim("values", lambda config: config.num_heads * VALUE.of(config))
@@ -53,7 +53,8 @@ ONE = Dim("one", lambda config: 1)
 """llama.cpp's converter leaves it out."""
 
 
-def _by_latent(config: ModelConfig) -> bool:
+def by_latent(config: ModelConfig) -> bool:
+    """Whether what makes K of latents is stored input by input."""
     return config.latent is not None and config.latent.by_latent
 
 

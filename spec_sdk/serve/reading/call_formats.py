@@ -76,17 +76,14 @@ class TaggedJson(CallFormat):
     is_json = True
 
     def end(self, body: str) -> int | None:
-        # an argument may have the tag in its text
-        for end in ends_of(body, self.close):
-            if not any(m.start() < end - len(self.close) < m.end() for m in STRING.finditer(body)):
-                return end
-        return None
+        place = next(outside_texts(body, self.close), None)
+        return None if place is None else place + len(self.close)
 
     def calls(self, body: str, tools: Tools) -> list[Call] | None:
         return calls_of(parsed(body.removesuffix(self.close)))
 
     def written(self, calls: Sequence[Call]) -> str:
-        return "\n".join(f"<tool_call>\n{_json_of(call)}\n</tool_call>" for call in calls)
+        return "\n".join(f"<tool_call>\n{json_of(call)}\n</tool_call>" for call in calls)
 
 
 class MarkedList(CallFormat):
@@ -104,7 +101,7 @@ class MarkedList(CallFormat):
         return calls_of(parsed(body.strip().removesuffix(self._close or "")))
 
     def written(self, calls: Sequence[Call]) -> str:
-        return f"{self.opens[0]}[{', '.join(map(_json_of, calls))}]"
+        return f"{self.opens[0]}[{', '.join(map(json_of, calls))}]"
 
 
 class MistralCalls(MarkedList):
@@ -203,7 +200,7 @@ def parsed(text: str) -> Any:
         return None
 
 
-def _json_of(call: Call) -> str:
+def json_of(call: Call) -> str:
     return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {call.arguments}}}'
 
 
@@ -222,6 +219,15 @@ def _valued(text: str, schema: Any) -> Any:
         return text
     value = parsed(text)
     return text if value is None and text.strip() != "null" else value
+
+
+def outside_texts(body: str, mark: str) -> Iterator[int]:
+    """Where this mark begins, each time but where a JSON text has it within it."""
+    texts = [match.span() for match in STRING.finditer(body)]
+    for end in ends_of(body, mark):
+        place = end - len(mark)
+        if not any(first < place < last for first, last in texts):
+            yield place
 
 
 def ends_of(body: str, close: str) -> Iterator[int]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from itertools import pairwise
 
-from spec_sdk.serve.reading.call_formats import STRING, CallFormat, call_of, ends_of, parsed
+from spec_sdk.serve.reading.call_formats import CallFormat, call_of, outside_texts, parsed
 from spec_sdk.serve.reading.pieces import Call, Tools
 
 
@@ -22,18 +23,15 @@ class CallSection(CallFormat):
         self.opens, self.inner = (begin,), (*self.call, end)
 
     def end(self, body: str) -> int | None:
-        # an argument may have the mark in its text
-        close = self.section[1]
-        for end in ends_of(body, close):
-            if not any(m.start() < end - len(close) < m.end() for m in STRING.finditer(body)):
-                return end
-        return None
+        place = next(outside_texts(body, self.section[1]), None)
+        return None if place is None else place + len(self.section[1])
 
     def calls(self, body: str, tools: Tools) -> list[Call] | None:
         begin, between, end = self.call
-        before, *parts = body.strip().removesuffix(self.section[1]).split(begin)
-        found = []
-        for part in parts:
+        body = body.strip().removesuffix(self.section[1])
+        places = [*outside_texts(body, begin), len(body)]
+        before, found = body[: places[0]], []
+        for part in (body[first + len(begin) : last] for first, last in pairwise(places)):
             text, closed, behind = part.rpartition(end)
             name, marked, arguments = text.partition(between)
             call = self._named(name.strip(), arguments) if closed and marked and not behind.strip() else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spec_sdk.serve.reading.call_formats import CallFormat, call_of, calls_of, ends_of, parsed
+from spec_sdk.serve.reading.call_formats import CallFormat, call_of, calls_of, ends_of, json_of, parsed
 from spec_sdk.serve.reading.pieces import Call, Tools
 
 _CONSTANTS = {"true": True, "false": False, "null": None}
@@ -29,10 +30,30 @@ class PythonCalls(CallFormat):
         return None
 
     def calls(self, body: str, tools: Tools) -> list[Call] | None:
-        return _read(body.strip().removesuffix(self.close))
+        text = body.strip().removesuffix(self.close)
+        # a name with a hyphen is none of Python's
+        others = {f"_function_{i}_": name for i, name in enumerate(tools) if not _is_name(name)}
+        for stand_in, name in others.items():
+            text = text.replace(f"{name}(", f"{stand_in}(")
+        calls = _read(text)
+        return calls and [_restored(call, others) for call in calls]
 
     def written(self, calls: Sequence[Call]) -> str:
-        return f"{self.opens[0]}[{', '.join(map(_python_of, calls))}]{self.close}"
+        names = [name for call in calls for name in (call.name, *json.loads(call.arguments))]
+        write = _python_of if all(map(_is_name, names)) else json_of
+        return f"{self.opens[0]}[{', '.join(map(write, calls))}]{self.close}"
+
+
+def _is_name(name: str) -> bool:
+    return all(map(str.isidentifier, name.split(".")))
+
+
+def _restored(call: Call, others: Mapping[str, str]) -> Call:
+    """With the names that stand-ins were for, in arguments too, whose texts may have had them."""
+    arguments = call.arguments
+    for stand_in, name in others.items():
+        arguments = arguments.replace(f"{stand_in}(", f"{name}(")
+    return Call(others.get(call.name, call.name), arguments)
 
 
 def _read(text: str) -> list[Call] | None:
@@ -40,7 +61,10 @@ def _read(text: str) -> list[Call] | None:
     if as_json is not None:
         return calls_of(as_json)
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            # of escapes that Python does not know
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text.strip(), mode="eval").body
         found = [_call(node) for node in (tree.elts if isinstance(tree, ast.List) else [tree])]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         # a TypeError: bytes and sets are literals that JSON has none of, and a list is no key
@@ -59,7 +83,7 @@ def _call(node: ast.expr) -> Call | None:
     if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
         return None
     name = ast.unparse(node.func)
-    if not all(map(str.isidentifier, name.split("."))):
+    if not _is_name(name):
         return None
     return call_of(name, {str(keyword.arg): _value(keyword.value) for keyword in node.keywords})
 

@@ -30,6 +30,7 @@ from tests.support.tiny_checkpoints import tiny_tokenizer
 TOOLS: Tools = {
     "add": {"type": "object", "properties": {"a": {"type": "integer"}, "note": {"type": "string"}}},
     "now": {"type": "object", "properties": {}},
+    "look-up": {"type": "object", "properties": {}},
 }
 JSON, VALUES, TAGS, BARE, MISTRAL = TaggedJson(), TaggedValues(), FunctionTags(), BareJson(), MistralCalls()
 GRANITE = MarkedList("<|tool_call|>", "<|/tool_call|>")
@@ -225,6 +226,13 @@ CASES: dict[str, tuple[CallFormat, str, list[Piece]]] = {
     "as Python, by place": (PYTHON, python("[add(1)]"), [Content(python("[add(1)]"))]),
     "as Python, no call": (PYTHON, python("[1, 2]"), [Content(python("[1, 2]"))]),
     "as Python, cut": (PYTHON, "<|tool_call_start|>[add(a=", [Content("<|tool_call_start|>[add(a=")]),
+    "as Python, a hyphen": (PYTHON, python("[look-up(a='look-up(1)')]"), [Call("look-up", '{"a": "look-up(1)"}')]),
+    "as Python, an escape": (PYTHON, python(r'[add(note="\d")]'), [add(note="\\d")]),
+    "a section, a call's mark in an argument": (
+        DEEPSEEK,
+        deepseek('add<｜tool▁sep｜>{"note": "<｜tool▁call▁begin｜>"}'),
+        [add(note="<｜tool▁call▁begin｜>")],
+    ),
     "as Python, deep": (PYTHON, python("[" * 500), [Content(python("[" * 500))]),
 }
 
@@ -290,3 +298,5 @@ def test_forms_that_templates_do_not_show_are_found_by_their_tokens(tmp_path: Pa
 def test_calls_as_python_are_written_as_they_are_read() -> None:
     calls = [add(a=None, note='it\'s "x"', c=[True, 1.5]), Call("now", "{}")]
     assert read(CallReader(PYTHON, TOOLS), [PYTHON.written(calls)]) == calls
+    others = [Call("look-up", "{}"), add(**{"a-b": 1})]
+    assert read(CallReader(PYTHON, TOOLS), [PYTHON.written(others)]) == others

@@ -14,9 +14,9 @@
 
 // Spans of one query head of a row, of which none has a larger score than ``top``
 struct Joined {
-    float top, total = 0, sum[MOST_DIM] = {};
+    float top, total = 0, sum[MOST_DIM];
 
-    explicit Joined(float top) : top(top) {}
+    Joined(float top, int64_t dim) : top(top) { std::fill_n(sum, dim, 0.0f); }
 
     // a score, maybe the largest, that counts in the sum alone
     void add_sink(float score) { total += exponential(score - top); }
@@ -79,7 +79,7 @@ template <class T, class C> class Attention {
     // all spans of one query head of a row: o [D]; 0 for padding, NaN where a score is NaN or infinite
     void join(int64_t row, int64_t h, const Span* spans, const float* sums, T* o) const {
         float most = top(row, h, spans);
-        Joined joined(_heads.sinks ? std::max(most, _heads.sinks[h]) : most);
+        Joined joined(_heads.sinks ? std::max(most, _heads.sinks[h]) : most, _heads.dim);
         if (_heads.sinks) joined.add_sink(_heads.sinks[h]);
         add(row, h, spans, sums, joined);
         for (int64_t d = 0; d < _heads.dim; d++) o[d] = rounded<T>(joined.mean(d));

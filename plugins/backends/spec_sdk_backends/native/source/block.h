@@ -70,12 +70,12 @@ extern "C" struct Shape {
     int64_t latent;  // numbers of a row beside Q, of the block with most; 0: none attends to latents
 };
 
-// What all threads work on. h: [rows, model]; cosines and sines: for every rotation a table [positions, D].
+// What all threads work on. h: [rows, model]; cosines and sines: for every rotation a table [positions, rotated dims].
 template <class T> struct Work {
     Shape shape;
     int64_t rows;
     T* h;
-    T* qkv;  // [rows, (H + 2G) D]
+    T* qkv;  // [rows, (H + 2G) D]; of a block that attends to latents [rows, H D], Q alone
     T* attended;  // [rows, H D]
     T* active;  // rows * mlp: rows of a gate's activation · up
     T* given;   // [rows, model]: what a sub-layer gives, where that is normalised before it is added

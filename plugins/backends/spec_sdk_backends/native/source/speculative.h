@@ -59,7 +59,8 @@ void attend_to_ends(const Heads& heads, const Pass& pass, const Ends& ends, cons
         Team::Part part = Team::part_of(pass.width * heads.queries);
         for (int64_t i = part.first; i < part.end; i++) {
             int64_t row = i / heads.queries, h = i % heads.queries;
-            Joined joined(std::max(first.top(row, h, start.room.spans.data()), last.top(row, h, end.room.spans.data())));
+            float top = std::max(first.top(row, h, start.room.spans.data()), last.top(row, h, end.room.spans.data()));
+            Joined joined(top, heads.dim);
             first.add(row, h, start.room.spans.data(), start.room.sums.data(), joined);
             last.add(row, h, end.room.spans.data(), end.room.sums.data(), joined);
             ends.log_sum[i] = joined.log_sum();
@@ -95,7 +96,7 @@ void attend_between(const Heads& heads, const Pass& pass, const Ends& ends, cons
             }
             for (int64_t h = 0; h < heads.queries; h++) {
                 int64_t i = row * heads.queries + h;
-                Joined joined(attention.top(row, h, middle.room.spans.data()));
+                Joined joined(attention.top(row, h, middle.room.spans.data()), heads.dim);
                 attention.add(row, h, middle.room.spans.data(), middle.room.sums.data(), joined);
                 float share = 1.0f / (1.0f + std::exp(ends.log_sum[i] - joined.log_sum()));
                 for (int64_t d = 0; d < heads.dim; d++) {
