@@ -69,34 +69,35 @@ class Experts:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """K and V of all heads are made of one vector of a token, its latent (DeepSeek-V2, arXiv:2405.04434, §2.1).
+    """K and V of all heads are made of one vector of a token, its latent (multi-head latent attention: DeepSeek-V2,
+    arXiv:2405.04434, §2.1).
 
-    ``rank``: dims of the latent. A head has ``plain_dim`` dims of Q and K without rotary positions, ``rotary_dim`` dims
-    with them, of which all heads share the key's, and ``value_dim`` of V. ``query_rank``: of the latent that Q is made
-    of; None where it is made of the hidden state. ``biased``: what makes latents has biases. ``by_latent``: what makes
-    K of a latent is stored input by input, as in GGUF files.
+    ``kv_lora_rank``: dims of the latent. A head has ``qk_nope_head_dim`` dims of Q and K without rotary positions,
+    ``qk_rope_head_dim`` with them, of which all heads share the key's, and ``v_head_dim`` of V. ``q_lora_rank``: of the
+    latent that Q is made of; None where it is made of the hidden state. ``biased``: what makes latents has biases.
+    ``k_b_transposed``: what makes K of a latent is stored transposed, head by head, as in GGUF files.
 
     The cache has latent and shared key in the place of K and V (§2.1.2), so that attention is of one KV head of
-    ``rank + rotary_dim`` dims.
+    ``width`` dims.
     """
 
-    rank: int
-    query_rank: int | None
-    plain_dim: int
-    rotary_dim: int
-    value_dim: int
+    kv_lora_rank: int
+    q_lora_rank: int | None
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
     biased: bool = False
-    by_latent: bool = False
+    k_b_transposed: bool = False
 
     @property
-    def head_dim(self) -> int:
-        """Of Q and K as the checkpoint's authors count them."""
-        return self.plain_dim + self.rotary_dim
+    def qk_head_dim(self) -> int:
+        """Of a head of Q and K."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
     def width(self) -> int:
         """What the cache has of a token."""
-        return self.rank + self.rotary_dim
+        return self.kv_lora_rank + self.qk_rope_head_dim
 
 
 @dataclass(frozen=True)
@@ -306,9 +307,11 @@ class ModelConfig:
         M, width, experts, recurrent = self.hidden_size, self.num_heads * self.head_dim, self.experts, self.recurrent
         attention = (3 if self.attention_gate else 2) * M * width + 2 * M * self.num_kv_heads * self.head_dim
         if (latent := self.latent) is not None:
-            H, entering = self.num_heads, M if latent.query_rank is None else latent.query_rank
-            attention = (latent.query_rank or 0) * M + H * latent.head_dim * entering + latent.width * M
-            attention += H * latent.rank * (latent.plain_dim + latent.value_dim) + H * latent.value_dim * M
+            H, entering = self.num_heads, M if latent.q_lora_rank is None else latent.q_lora_rank
+            attention = (latent.q_lora_rank or 0) * M + H * latent.qk_head_dim * entering + latent.width * M
+            attention += (
+                H * latent.kv_lora_rank * (latent.qk_nope_head_dim + latent.v_head_dim) + H * latent.v_head_dim * M
+            )
         counts = [attention] * self.num_layers
         if recurrent is not None:
             own = 4 * M * M
@@ -355,7 +358,7 @@ class ModelConfig:
     @property
     def rotary_head_dim(self) -> int:
         """Dims of a head of which rotary positions turn some."""
-        return self.head_dim if self.latent is None else self.latent.rotary_dim
+        return self.head_dim if self.latent is None else self.latent.qk_rope_head_dim
 
     @property
     def norm_eps_of_states(self) -> float:

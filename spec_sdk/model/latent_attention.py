@@ -73,9 +73,9 @@ class LatentDecoder(Decoder):
         query, latent_BND = w.qkv(x_BNM), of.latents(x_BNM)
         if of.queries is not None:
             query = of.queries(self._normed(query, of.query_norm))
-        query_BNHX = query.view(*query.shape[:2], -1, latent.head_dim)
-        query_BNHP, turned_BNHY = query_BNHX.tensor_split((latent.plain_dim,), -1)
-        latent_BNR, shared_BNY = latent_BND.tensor_split((latent.rank,), -1)
+        query_BNHX = query.view(*query.shape[:2], -1, latent.qk_head_dim)
+        query_BNHP, turned_BNHY = query_BNHX.tensor_split((latent.qk_nope_head_dim,), -1)
+        latent_BNR, shared_BNY = latent_BND.tensor_split((latent.kv_lora_rank,), -1)
         cos_BN1Y, sin_BN1Y = self.rotation(layer, work)
         q_BNHD = torch.cat((by_head(of.keys, query_BNHP), rotate(turned_BNHY, cos_BN1Y, sin_BN1Y)), -1)
         normed_BN1R = self._norm(latent_BNR.contiguous(), of.latent_norm_R)[:, :, None]
@@ -83,5 +83,5 @@ class LatentDecoder(Decoder):
         return q_BNHD, k_BN1D, k_BN1D
 
     def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
-        o_BNHR = o_BNHD[..., : self.latent.rank].to(self.dtype)
+        o_BNHR = o_BNHD[..., : self.latent.kv_lora_rank].to(self.dtype)
         return self.blocks[layer].output(by_head(self.latents_of(layer).values, o_BNHR).flatten(2))

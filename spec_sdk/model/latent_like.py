@@ -31,10 +31,10 @@ from spec_sdk.model.weight_table import (
     VALUES,
     Packing,
     Weight,
-    by_latent,
+    has_k_b_transposed,
 )
 
-BY_LATENT = "key_by_latent"
+K_B_TRANSPOSED = "k_b_transposed"
 """What the config.json of a converted GGUF file has, where that has keys' matrix so (:class:`LatentAttention`)."""
 _HF, _GGUF = "model.layers.{layer}.self_attn", "blk.{layer}.attn"
 
@@ -47,7 +47,7 @@ def latent_attention() -> tuple[Weight, ...]:
     heights = PLAIN_KEYS, VALUES
     key, value = (Packing(f"{_HF}.kv_b_proj.weight", heights, part, groups=QUERY_HEADS) for part in (0, 1))
     key_gguf, value_gguf = (
-        replace(each, name=f"{_GGUF}_kv_b.weight", present=lambda config: not by_latent(config))
+        replace(each, name=f"{_GGUF}_kv_b.weight", present=lambda config: not has_k_b_transposed(config))
         for each in (key, value)
     )
     return (
@@ -95,7 +95,7 @@ def _queries_of_latents() -> tuple[Weight, ...]:
 
 
 def _has_query(config: ModelConfig) -> bool:
-    return config.latent is not None and config.latent.query_rank is not None
+    return config.latent is not None and config.latent.q_lora_rank is not None
 
 
 def _has_no_query(config: ModelConfig) -> bool:
@@ -109,11 +109,11 @@ def _biased(config: ModelConfig) -> bool:
 def read_latent_like(
     fields: Fields,
     *,
-    rank: int = 512,
-    query_rank: int = 1536,
-    plain: int = 128,
-    rotary: int = 64,
-    value: int = 128,
+    kv_lora_rank: int = 512,
+    q_lora_rank: int = 1536,
+    qk_nope_head_dim: int = 128,
+    qk_rope_head_dim: int = 64,
+    v_head_dim: int = 128,
     experts: Experts | None = None,
     epsilon: float = 1e-6,
     tied: bool = False,
@@ -126,20 +126,22 @@ def read_latent_like(
     do not.
     """
     latent = LatentAttention(
-        rank=fields.size("kv_lora_rank", rank),
-        query_rank=fields.size_or_none("q_lora_rank", query_rank),
-        plain_dim=fields.size("qk_nope_head_dim", plain),
-        rotary_dim=fields.size("qk_rope_head_dim", rotary),
-        value_dim=fields.size("v_head_dim", value),
+        kv_lora_rank=fields.size("kv_lora_rank", kv_lora_rank),
+        q_lora_rank=fields.size_or_none("q_lora_rank", q_lora_rank),
+        qk_nope_head_dim=fields.size("qk_nope_head_dim", qk_nope_head_dim),
+        qk_rope_head_dim=fields.size("qk_rope_head_dim", qk_rope_head_dim),
+        v_head_dim=fields.size("v_head_dim", v_head_dim),
         biased=fields.flag("attention_bias", False),
-        by_latent=fields.flag(BY_LATENT, False),
+        k_b_transposed=fields.flag(K_B_TRANSPOSED, False),
     )
-    if latent.rotary_dim % 2:
-        raise UserError(f"{fields.where}: qk_rope_head_dim is {latent.rotary_dim}, rotary positions need an even one")
+    if latent.qk_rope_head_dim % 2:
+        raise UserError(
+            f"{fields.where}: qk_rope_head_dim is {latent.qk_rope_head_dim}, rotary positions need an even one"
+        )
     config = read_llama_like(
         _without_heads(fields),
         kv_heads=1,
-        head_dim=latent.rotary_dim,
+        head_dim=latent.qk_rope_head_dim,
         o_bias=latent.biased,
         tied=tied,
         epsilon=epsilon,
@@ -151,7 +153,7 @@ def read_latent_like(
         config,
         head_dim=latent.width,
         latent=latent,
-        attention_scale=latent.head_dim**-0.5 * _temperature(fields) ** 2,
+        attention_scale=latent.qk_head_dim**-0.5 * _temperature(fields) ** 2,
         max_context=before_queries_grow(fields, config.max_context),
     )
 
@@ -209,5 +211,5 @@ def gguf_latent_like(gguf: GGUFFile, architecture: str) -> dict[str, Any]:
         "qk_nope_head_dim": meta.size(key(f"attention.key_length{suffix}")) - rotary,
         "v_head_dim": meta.size(key(f"attention.value_length{suffix}")),
         "attention_bias": False,
-        BY_LATENT: apart,
+        K_B_TRANSPOSED: apart,
     }

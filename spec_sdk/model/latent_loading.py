@@ -16,12 +16,12 @@ def latent_parts(
     config: ModelConfig, latent: LatentAttention, weights: WeightsByRole, layer: int
 ) -> tuple[Projection, LatentProjections, Projection]:
     """What makes Q or its latent, the rest, and the output projection of a layer."""
-    if latent.by_latent:
+    if latent.k_b_transposed:
         keys = _of_heads(config.num_heads, weights, layer, "latent_key")
     else:
-        key_HPR = weights.read("latent_key", layer).view(config.num_heads, latent.plain_dim, latent.rank)
+        key_HPR = weights.read("latent_key", layer).view(config.num_heads, latent.qk_nope_head_dim, latent.kv_lora_rank)
         keys = weights.ops.projections(key_HPR.transpose(1, 2).contiguous())
-    has_latent = latent.query_rank is not None
+    has_latent = latent.q_lora_rank is not None
     of_latents = LatentProjections(
         weights.biased_projection(layer, "latent"),
         weights.read("latent_norm", layer),

@@ -57,7 +57,7 @@ def _last_rows(role: str, rows: int, config: ModelConfig, latent: LatentAttentio
     """The same of attention to latents."""
     if role not in ("q", *_OF_LATENTS) or not config.rotary_neighbours:
         return None
-    D = latent.width if role in ("latent", "latent_bias") else latent.head_dim
-    still = torch.arange(D - latent.rotary_dim)
+    D = latent.width if role in ("latent", "latent_bias") else latent.qk_head_dim
+    still = torch.arange(D - latent.qk_rope_head_dim)
     dim_D = torch.cat((still, torch.arange(len(still), D).view(-1, 2).T.flatten()))
     return (torch.arange(0, rows, D)[:, None] + dim_D).flatten()

@@ -37,25 +37,27 @@ QUERY_HEADS = Dim("query heads", lambda config: config.num_heads)
 EXPERTS = Dim("experts", lambda config: config.experts.count if config.experts else 0)
 EXPERT_MLP = Dim("expert mlp", lambda config: config.experts.intermediate_size if config.experts else 0)
 SHARED_MLP = Dim("shared mlp", lambda config: (config.experts and config.experts.shared_intermediate_size) or 0)
-LATENT = Dim("latent", lambda config: config.latent.rank if config.latent else 0)
-QUERY_LATENT = Dim("query latent", lambda config: (config.latent and config.latent.query_rank) or 0)
+LATENT = Dim("latent", lambda config: config.latent.kv_lora_rank if config.latent else 0)
+QUERY_LATENT = Dim("query latent", lambda config: (config.latent and config.latent.q_lora_rank) or 0)
 CACHED = Dim("cached", lambda config: config.latent.width if config.latent else 0)
 """A token's latent and rotated key."""
-LATENT_QUERIES = Dim("queries", lambda config: config.num_heads * config.latent.head_dim if config.latent else 0)
-PLAIN = Dim("plain", lambda config: config.latent.plain_dim if config.latent else 0)
+LATENT_QUERIES = Dim("queries", lambda config: config.num_heads * config.latent.qk_head_dim if config.latent else 0)
+PLAIN = Dim("plain", lambda config: config.latent.qk_nope_head_dim if config.latent else 0)
 PLAIN_KEYS = Dim("plain keys", lambda config: config.num_heads * PLAIN.of(config))
-KEY_ROWS = Dim("rows of keys", lambda config: config.num_heads * (LATENT if by_latent(config) else PLAIN).of(config))
-KEY_COLUMNS = Dim("columns of keys", lambda config: (PLAIN if by_latent(config) else LATENT).of(config))
+KEY_ROWS = Dim(
+    "rows of keys", lambda config: config.num_heads * (LATENT if has_k_b_transposed(config) else PLAIN).of(config)
+)
+KEY_COLUMNS = Dim("columns of keys", lambda config: (PLAIN if has_k_b_transposed(config) else LATENT).of(config))
 """What makes keys of latents."""
-VALUE = Dim("value", lambda config: config.latent.value_dim if config.latent else 0)
+VALUE = Dim("value", lambda config: config.latent.v_head_dim if config.latent else 0)
 VALUES = Dim("values", lambda config: config.num_heads * VALUE.of(config))
 ONE = Dim("one", lambda config: 1)
 """llama.cpp's converter leaves it out."""
 
 
-def by_latent(config: ModelConfig) -> bool:
-    """Whether what makes K of latents is stored input by input."""
-    return config.latent is not None and config.latent.by_latent
+def has_k_b_transposed(config: ModelConfig) -> bool:
+    """Whether what makes K of latents is stored transposed, head by head."""
+    return config.latent is not None and config.latent.k_b_transposed
 
 
 def always(config: ModelConfig) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from spec_sdk.model.latent_like import BY_LATENT
+from spec_sdk.model.latent_like import K_B_TRANSPOSED
 
 LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu")
 WITH_EXPERTS = LATENTS[:-1]
@@ -46,7 +46,7 @@ def add_latents(writer: gguf.GGUFWriter, config: Any, rope: dict[str, Any], apar
 
 def stored_by(config: Any, apart: bool) -> dict[str, Any]:
     """What the config.json of the file's model says of it."""
-    return {BY_LATENT: True} if config.model_type in LATENTS and apart else {}
+    return {K_B_TRANSPOSED: True} if config.model_type in LATENTS and apart else {}
 
 
 def latent_values(name: str, values: np.ndarray, config: Any, apart: bool) -> np.ndarray:

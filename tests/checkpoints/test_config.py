@@ -46,7 +46,7 @@ def test_agrees_with_transformers(name: str) -> None:
     if ours.latent is None:
         assert (ours.head_dim, ours.num_kv_heads) == (head_dim, theirs.num_key_value_heads)
     else:
-        assert (ours.latent.rotary_dim, ours.latent.value_dim) == (theirs.qk_rope_head_dim, theirs.v_head_dim)
+        assert (ours.latent.qk_rope_head_dim, ours.latent.v_head_dim) == (theirs.qk_rope_head_dim, theirs.v_head_dim)
         assert ours.head_dim == theirs.kv_lora_rank + theirs.qk_rope_head_dim
     assert ours.num_heads == theirs.num_attention_heads
     assert ours.tie_embeddings == theirs.tie_word_embeddings

@@ -50,7 +50,7 @@ def test_logits_equal_transformers(name: str, apart: bool, tmp_path: Path) -> No
     assert (logits_of(tmp_path / "m.gguf") - expected_NV).abs().max() < 1e-4 * expected_NV.std()
     found = open_checkpoint(str(tmp_path / "m.gguf")).config
     assert found.architecture == READ_AS.get(name, name)
-    assert found.latent is not None and found.latent.by_latent is apart
+    assert found.latent is not None and found.latent.k_b_transposed is apart
 
 
 @pytest.mark.parametrize("name", LATENTS)

@@ -184,9 +184,9 @@ def test_missing_keys_mean_what_they_mean_to_transformers(family: str) -> None:
     ours = read_config({**said, "num_hidden_layers": 5, "model_type": family}, "config.json")
     latent = ours.latent
     assert latent is not None and not latent.biased
-    assert (latent.rank, latent.query_rank) == (theirs.kv_lora_rank, theirs.q_lora_rank)
-    assert (latent.plain_dim, latent.rotary_dim) == (theirs.qk_nope_head_dim, theirs.qk_rope_head_dim)
-    assert (latent.value_dim, ours.tie_embeddings) == (theirs.v_head_dim, theirs.tie_word_embeddings)
+    assert (latent.kv_lora_rank, latent.q_lora_rank) == (theirs.kv_lora_rank, theirs.q_lora_rank)
+    assert (latent.qk_nope_head_dim, latent.qk_rope_head_dim) == (theirs.qk_nope_head_dim, theirs.qk_rope_head_dim)
+    assert (latent.v_head_dim, ours.tie_embeddings) == (theirs.v_head_dim, theirs.tie_word_embeddings)
     assert (ours.rms_norm_eps, ours.rope_theta) == (theirs.rms_norm_eps, theirs.rope_parameters["rope_theta"])
     if family == "youtu":
         assert ours.experts is None

@@ -16,7 +16,13 @@ def _read_config(fields: Fields) -> ModelConfig:
         fields, count=64, per_token=4, width=1536, shared=1, first=1, normalized=True, scale=1.8
     )
     return read_latent_like(
-        fields, query_rank=768, plain=192, value=256, epsilon=1e-5, experts=mixture, computes=(COUNTED_AS,)
+        fields,
+        q_lora_rank=768,
+        qk_nope_head_dim=192,
+        v_head_dim=256,
+        epsilon=1e-5,
+        experts=mixture,
+        computes=(COUNTED_AS,),
     )
 
 

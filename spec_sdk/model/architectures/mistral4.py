@@ -34,7 +34,9 @@ def _read_config(fields: Fields) -> ModelConfig:
     mixture = read_deepseek_experts(
         fields, count=128, per_token=4, width=2048, shared=1, first=0, normalized=True, scored_by="softmax"
     )
-    return read_latent_like(fields, rank=256, query_rank=1024, plain=64, experts=mixture, computes=(COUNTED_AS,))
+    return read_latent_like(
+        fields, kv_lora_rank=256, q_lora_rank=1024, qk_nope_head_dim=64, experts=mixture, computes=(COUNTED_AS,)
+    )
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:

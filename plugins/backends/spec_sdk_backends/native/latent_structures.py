@@ -24,8 +24,8 @@ def unknown_latents(config: ModelConfig, of: LatentProjections, dtype: torch.dty
     assert latent is not None
     if not all(Gain.suits(gain, dtype) for gain in (of.query_norm, of.latent_norm_R)):
         return "norms of latents in another dtype than its weights"
-    if latent.value_dim > latent.width:
-        return f"values of {latent.value_dim} dims, more than of a latent"
+    if latent.v_head_dim > latent.width:
+        return f"values of {latent.v_head_dim} dims, more than of a latent"
     return None if all(map(is_native, of.projections)) else "linear layers of another kind"
 
 
@@ -42,10 +42,10 @@ def latents_of(config: ModelConfig, of: LatentProjections | None, dtype: torch.d
         _of_heads(of.values),
         Gain.of(of.query_norm, dtype),
         Gain.of(of.latent_norm_R, dtype),
-        latent.rank,
-        latent.plain_dim,
-        latent.rotary_dim,
-        latent.value_dim,
+        latent.kv_lora_rank,
+        latent.qk_nope_head_dim,
+        latent.qk_rope_head_dim,
+        latent.v_head_dim,
     )
     return ctypes.pointer(made)
 
