@@ -77,7 +77,8 @@ RECURRENT = [
     "nemotron_h",
     "nemotron_h_moe",
 ]
-DIVIDED = [name for name in ARCHITECTURES if name not in (*WIDE_NORMS, *RECURRENT)]
+LATENTS = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu"]
+DIVIDED = [name for name in ARCHITECTURES if name not in (*WIDE_NORMS, *RECURRENT, *LATENTS)]
 
 
 @pytest.mark.parametrize("name", WIDE_NORMS)
@@ -85,6 +86,15 @@ def test_heads_that_are_normalized_together_are_not_divided(name: str) -> None:
     source = ModelTensors(name, 0)
     sharded(source, 1)
     with pytest.raises(UserError, match="normalizes all heads of Q and K together, .* several processes; use one"):
+        sharded(source, 2)
+
+
+@pytest.mark.parametrize("name", LATENTS)
+def test_attention_to_latents_is_not_divided(name: str) -> None:
+    source = ModelTensors(name, 0)
+    (whole,) = sharded(source, 1)
+    assert set(source.names()) <= set(whole.names())
+    with pytest.raises(UserError, match="has attention to latents, which are not computed over several processes; use"):
         sharded(source, 2)
 
 
