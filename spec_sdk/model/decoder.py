@@ -15,7 +15,7 @@ import copy
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import torch
 
@@ -141,6 +141,9 @@ class ForwardPass(Rotations):
         return [(cos_BN1D[requests, rows], sin_BN1D[requests, rows]) for cos_BN1D, sin_BN1D in self.rotations]
 
 
+AnyDecoder = TypeVar("AnyDecoder", bound="Decoder")
+
+
 class Decoder:
     """Weights and the arithmetic of their stages. It holds no state of a request: caches live in sessions.
 
@@ -229,15 +232,17 @@ class Decoder:
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         """The decoder made of only these blocks, in this order; weights are shared, not copied."""
-        chosen, sources = [self.blocks[i] for i in layers], [self.sources[i] for i in layers]
-        return Decoder(
+        return self._subset_as(Decoder, layers)
+
+    def _subset_as(self, kind: type[AnyDecoder], layers: Sequence[int]) -> AnyDecoder:
+        return kind(
             self.config,
-            chosen,
+            [self.blocks[i] for i in layers],
             self.embedding,
             self.final_norm_M,
             self.output_head,
             stack=self.stack,
-            sources=sources,
+            sources=[self.sources[i] for i in layers],
         )
 
     def with_head(self, output_head: Projection) -> Self:

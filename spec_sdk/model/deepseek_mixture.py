@@ -4,6 +4,7 @@ gated, MLPs in the first layers. arXiv:2412.19437, §2.1.2. Those of DeepSeek-V2
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from spec_sdk.errors import UserError
@@ -25,6 +26,13 @@ def deepseek_experts(published_as_one: bool = False) -> tuple[Weight, ...]:
         correction("model.layers.{layer}.mlp.gate.e_score_correction_bias"),
         *shared_expert("shared_experts"),
     )
+
+
+def check_choice(fields: Fields, computed: Mapping[str, Any]) -> None:
+    """Raise UserError where config.json says otherwise how experts are chosen than it is computed."""
+    for key, known in computed.items():
+        if fields.get(key) not in (None, known):
+            raise UserError(f"{fields.where}: {key}={fields.get(key)} is not supported, only {known}")
 
 
 def read_deepseek_experts(

@@ -49,14 +49,7 @@ class LatentDecoder(Decoder):
         return [*(part for parts in of_latents for part in parts), *super().projections]
 
     def subset(self, layers: Sequence[int]) -> Decoder:
-        return LatentDecoder(
-            self.config,
-            [self.blocks[i] for i in layers],
-            self.embedding,
-            self.final_norm_M,
-            self.output_head,
-            sources=[self.sources[i] for i in layers],
-        )
+        return self._subset_as(LatentDecoder, layers)
 
     def new_cache(self, form: str = "exact") -> KVCache:
         if form == "int8":

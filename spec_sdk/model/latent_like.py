@@ -4,7 +4,6 @@ tell of it (DeepSeek-V2, arXiv:2405.04434, §2.1).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import gain, linear, read_llama_like
-from spec_sdk.model.rope_fields import PARTIAL, SPELLINGS, TEMPERATURE, before_queries_grow
+from spec_sdk.model.rope_fields import PARTIAL, SPELLINGS, TEMPERATURE, before_queries_grow, yarn_temperature
 from spec_sdk.model.weight_table import (
     CACHED,
     KEY_COLUMNS,
@@ -153,7 +152,7 @@ def read_latent_like(
         config,
         head_dim=latent.width,
         latent=latent,
-        attention_scale=latent.qk_head_dim**-0.5 * _temperature(fields) ** 2,
+        attention_scale=latent.qk_head_dim**-0.5 * yarn_temperature(fields) ** 2,
         max_context=before_queries_grow(fields, config.max_context),
     )
 
@@ -166,18 +165,6 @@ def _without_heads(fields: Fields) -> Fields:
         if isinstance(rope := kept.get(spelling), dict):
             kept[spelling] = {key: given for key, given in rope.items() if key != PARTIAL}
     return Fields(kept, fields.where)
-
-
-def _temperature(fields: Fields) -> float:
-    """What YaRN scales queries and keys by, beside their cosines and sines."""
-    spelling = next((key for key in SPELLINGS if fields.get(key)), None)
-    if spelling is None:
-        return 1.0
-    rope = fields.section(spelling)
-    if rope.text("rope_type", rope.text("type", "default")) == "default" or not rope.get("mscale_all_dim"):
-        return 1.0
-    factor = rope.positive("factor")
-    return 1.0 if factor <= 1 else 0.1 * rope.number("mscale_all_dim") * math.log(factor) + 1.0
 
 
 def gguf_latent_like(gguf: GGUFFile, architecture: str) -> dict[str, Any]:

@@ -52,9 +52,21 @@ def before_queries_grow(fields: Fields, positions: int) -> int:
     return min(positions, rope.size("original_max_position_embeddings"))
 
 
+def yarn_temperature(fields: Fields) -> float:
+    """What YaRN's ``mscale_all_dim`` scales queries and keys by, beside their cosines and sines."""
+    rope = _section(fields)
+    if rope is None or _kind(rope) == "default" or not rope.get("mscale_all_dim"):
+        return 1.0
+    return _temperature(rope.number("mscale_all_dim"), rope.positive("factor"))
+
+
 def _section(fields: Fields) -> Fields | None:
     key = next((k for k in SPELLINGS if fields.get(k)), None)
     return None if key is None else fields.section(key)
+
+
+def _kind(rope: Fields) -> str:
+    return rope.text("rope_type", rope.text("type", "default"))
 
 
 def ropes_by_type(fields: Fields, theta: float, windowed_theta: float) -> tuple[Fields, Fields]:
@@ -92,7 +104,7 @@ def read_rope(fields: Fields, rotated: int, default_theta: float = 10000.0) -> t
     if any(isinstance(value, Mapping) for value in rope.values.values()):
         raise UserError(f"{rope.where}: they differ between layers, which is not supported")
     theta = rope.positive("rope_theta", fields.positive("rope_theta", default_theta))
-    kind = rope.text("rope_type", rope.text("type", "default"))
+    kind = _kind(rope)
     if kind == "default":
         return theta, None
     if kind not in _READERS:
@@ -145,19 +157,20 @@ _YARN_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}
 
 
 def _yarn_attention_factor(rope: Fields, factor: float) -> float:
-    """What YaRN multiplies cosines and sines with: §3.4's temperature, 0.1 ln(factor) + 1, unless the file says it.
+    """What YaRN multiplies cosines and sines with: §3.4's temperature, unless the file says it.
 
     With both ``mscale`` and ``mscale_all_dim`` (DeepSeek) it is the ratio of two of them.
     """
-
-    def temperature(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
     if rope.get("attention_factor") is not None:
         return rope.positive("attention_factor")
     if rope.get("mscale") and rope.get("mscale_all_dim"):
-        return temperature(rope.number("mscale")) / temperature(rope.number("mscale_all_dim"))
-    return temperature(1.0)
+        return _temperature(rope.number("mscale"), factor) / _temperature(rope.number("mscale_all_dim"), factor)
+    return _temperature(1.0, factor)
+
+
+def _temperature(weight: float, factor: float) -> float:
+    """YaRN's, 0.1 ln(factor) + 1 (§3.4), whose logarithm has a weight."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
 def _longrope(fields: Fields, rope: Fields, head_dim: int) -> RopeScaling:

@@ -16,15 +16,15 @@ LATENTS = (
     Mutant(
         "latents: scores are scaled by what the cache has of a token",
         LIKE,
-        "attention_scale=latent.qk_head_dim**-0.5 * _temperature(fields) ** 2",
-        "attention_scale=latent.width**-0.5 * _temperature(fields) ** 2",
+        "attention_scale=latent.qk_head_dim**-0.5 * yarn_temperature(fields) ** 2",
+        "attention_scale=latent.width**-0.5 * yarn_temperature(fields) ** 2",
         (LIKE_TRANSFORMERS,),
     ),
     Mutant(
         "latents: YaRN's temperature scales scores once",
         LIKE,
-        "attention_scale=latent.qk_head_dim**-0.5 * _temperature(fields) ** 2",
-        "attention_scale=latent.qk_head_dim**-0.5 * _temperature(fields)",
+        "attention_scale=latent.qk_head_dim**-0.5 * yarn_temperature(fields) ** 2",
+        "attention_scale=latent.qk_head_dim**-0.5 * yarn_temperature(fields)",
         (f"{OF_DECODER}::test_yarn_scales_scores_too",),
     ),
     Mutant(

@@ -4,23 +4,19 @@ layers. arXiv:2405.04434.
 
 from __future__ import annotations
 
-from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.deepseek2_gguf import read_deepseek2
-from spec_sdk.model.deepseek_mixture import COUNTED_AS, deepseek_experts, read_deepseek_experts
+from spec_sdk.model.deepseek_mixture import COUNTED_AS, check_choice, deepseek_experts, read_deepseek_experts
 from spec_sdk.model.family import Family
 from spec_sdk.model.latent_like import latent_attention, read_latent_like
 from spec_sdk.model.llama_like import embedding, mlp, output
 
-_NOT_COMPUTED = {"topk_method": "greedy", "scoring_func": "softmax", "norm_topk_prob": False}
-"""Of experts, and what is computed in its place."""
+_CHOICE = {"topk_method": "greedy", "scoring_func": "softmax", "norm_topk_prob": False}
 
 
 def _read_config(fields: Fields) -> ModelConfig:
-    for key, known in _NOT_COMPUTED.items():
-        if fields.get(key) not in (None, known):
-            raise UserError(f"{fields.where}: {key}={fields.get(key)} is not supported, only {known}")
+    check_choice(fields, _CHOICE)
     mixture = read_deepseek_experts(
         # a choice among all has no groups
         Fields({**fields.values, "n_group": 1, "topk_group": 1}, fields.where),

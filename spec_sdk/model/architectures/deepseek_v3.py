@@ -4,22 +4,19 @@ arXiv:2412.19437.
 
 from __future__ import annotations
 
-from spec_sdk.errors import UserError
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.deepseek2_gguf import ARCHITECTURE, read_deepseek2
-from spec_sdk.model.deepseek_mixture import COUNTED_AS, deepseek_experts, read_deepseek_experts
+from spec_sdk.model.deepseek_mixture import COUNTED_AS, check_choice, deepseek_experts, read_deepseek_experts
 from spec_sdk.model.family import Family
 from spec_sdk.model.latent_like import latent_attention, read_latent_like
 from spec_sdk.model.llama_like import embedding, mlp, output
 
-_KNOWN = {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+_CHOICE = {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
 
 
 def _read_config(fields: Fields) -> ModelConfig:
-    for key, known in _KNOWN.items():
-        if fields.get(key) not in (None, known):
-            raise UserError(f"{fields.where}: {key}={fields.get(key)} is not supported, only {known}")
+    check_choice(fields, _CHOICE)
     mixture = read_deepseek_experts(
         fields,
         count=256,

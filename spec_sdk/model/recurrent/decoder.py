@@ -50,14 +50,7 @@ class RecurrentDecoder(GatedAttention):
         return super().data_dependent or "recurrent layers"
 
     def subset(self, layers: Sequence[int]) -> RecurrentDecoder:
-        return RecurrentDecoder(
-            self.config,
-            [self.blocks[i] for i in layers],
-            self.embedding,
-            self.final_norm_M,
-            self.output_head,
-            sources=[self.sources[i] for i in layers],
-        )
+        return self._subset_as(RecurrentDecoder, layers)
 
     def new_cache(self, form: str = "exact") -> RecurrentCache:
         if not is_exact(form, self.dtype):
