@@ -57,7 +57,7 @@ def sessions(
 ) -> dict[str, Measured]:
     """What is measured, by name. One device's session is made on every rank, and measured on the leader."""
     one, spread = models(arguments, backend).target.executor, models(arguments, backend, ranks).target.executor
-    double = divided(one, one.vocabulary, ranks, groups.group)
+    double = divided(one, one.config, ranks, groups.group)
 
     def predictor() -> Predictor:
         return AttentionSink(AttentionSinkConfig(arguments.size))

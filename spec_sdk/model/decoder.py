@@ -36,6 +36,7 @@ from spec_sdk.ops.pass_cache import PassCache
 from spec_sdk.ops.pass_inputs import PassInputs
 from spec_sdk.ops.quantized import GROUP, QuantizedMatrix
 from spec_sdk.ops.reduced_vocabulary import rows_and_tokens
+from spec_sdk.ranks import Ranks
 
 
 class TensorSource(Protocol):
@@ -354,6 +355,14 @@ class Decoder:
         """
         return None
 
+    def blocks_of_ranks(
+        self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int, ranks: Ranks
+    ) -> torch.Tensor | None:
+        """The same of a decoder that has one rank's part of every block; all ``ranks`` call it, and those of which it
+        is None sum what their stages give.
+        """
+        return None
+
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -368,9 +377,8 @@ class Decoder:
         qkv_BNXD = qkv.view(*qkv.shape[:2], qkv.shape[2] // c.head_dim, c.head_dim)
         qk_BNXD, v_BNGD = qkv_BNXD[:, :, : H + G], qkv_BNXD[:, :, H + G :]
         if w.q_norm_D is not None and w.k_norm_D is not None:
-            q_BNHD = self._heads_normed(qk_BNXD[:, :, :H], w.q_norm_D)
-            k_BNGD = self._heads_normed(qk_BNXD[:, :, H:], w.k_norm_D)
-            qk_BNXD = torch.cat((q_BNHD, k_BNGD), dim=2)
+            qk = qk_BNXD[:, :, :H], qk_BNXD[:, :, H:]
+            qk_BNXD = torch.cat(self._heads_normed(qk, (w.q_norm_D, w.k_norm_D)), dim=2)
         qk_BNXD = rotate(qk_BNXD, *self.rotation(layer, work))
         return qk_BNXD[:, :, :H], qk_BNXD[:, :, H:], v_BNGD
 
@@ -414,11 +422,11 @@ class Decoder:
     def _normed(self, x_BNM: torch.Tensor, gain_M: torch.Tensor | None) -> torch.Tensor:
         return x_BNM if gain_M is None else self._norm(x_BNM, gain_M)
 
-    def _heads_normed(self, x_BNXD: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
-        """Heads of Q, or of K, under a norm of each, or of all together."""
+    def _heads_normed(self, qk: Sequence[torch.Tensor], gains: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Heads of Q [B, N, H, D] and of K [B, N, G, D] under a norm of each, or of all together."""
         if self.config.wide_qk_norm:
-            return self._norm(x_BNXD.flatten(2), gain).view(x_BNXD.shape)
-        return self._norm(x_BNXD, gain)
+            return [self._norm(x.flatten(2), gain).view(x.shape) for x, gain in zip(qk, gains, strict=True)]
+        return [self._norm(x, gain) for x, gain in zip(qk, gains, strict=True)]
 
     def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
         return self.norm_ops.rms_norm(x, gain, self.config.rms_norm_eps)

@@ -51,15 +51,23 @@ def latent_attention() -> tuple[Weight, ...]:
     )
     return (
         gain("input_norm", "model.layers.{layer}.input_layernorm", f"{_GGUF}_norm"),
-        Weight("q", f"{_HF}.q_proj.weight", f"{_GGUF}_q.weight", (LATENT_QUERIES, MODEL), present=_has_no_query),
+        Weight(
+            "q",
+            f"{_HF}.q_proj.weight",
+            f"{_GGUF}_q.weight",
+            (LATENT_QUERIES, MODEL),
+            LATENT_QUERIES,
+            present=_has_no_query,
+        ),
         *_queries_of_latents(),
-        *linear("latent", f"{_HF}.kv_a_proj_with_mqa", f"{_GGUF}_kv_a_mqa", (CACHED, MODEL), CACHED, _biased),
+        *linear("latent", f"{_HF}.kv_a_proj_with_mqa", f"{_GGUF}_kv_a_mqa", (CACHED, MODEL), None, _biased),
         gain("latent_norm", f"{_HF}.kv_a_layernorm", f"{_GGUF}_kv_a_norm", LATENT),
         Weight(
             "latent_key",
             f"{_HF}.k_b_proj.weight",
             f"{_GGUF}_k_b.weight",
             (KEY_ROWS, KEY_COLUMNS),
+            KEY_ROWS,
             packings=(key,),
             gguf_packing=key_gguf,
             gguf_shape=(QUERY_HEADS, LATENT, PLAIN),
@@ -69,6 +77,7 @@ def latent_attention() -> tuple[Weight, ...]:
             f"{_HF}.v_b_proj.weight",
             f"{_GGUF}_v_b.weight",
             (VALUES, LATENT),
+            VALUES,
             packings=(value,),
             gguf_packing=value_gguf,
             gguf_shape=(QUERY_HEADS, VALUE, LATENT),
@@ -78,7 +87,7 @@ def latent_attention() -> tuple[Weight, ...]:
 
 
 def _queries_of_latents() -> tuple[Weight, ...]:
-    down, bias = linear("query_down", f"{_HF}.q_a_proj", f"{_GGUF}_q_a", (QUERY_LATENT, MODEL), QUERY_LATENT, _biased)
+    down, bias = linear("query_down", f"{_HF}.q_a_proj", f"{_GGUF}_q_a", (QUERY_LATENT, MODEL), None, _biased)
     return (
         replace(down, present=_has_query),
         replace(bias, present=lambda config: _has_query(config) and _biased(config)),
@@ -88,6 +97,7 @@ def _queries_of_latents() -> tuple[Weight, ...]:
             f"{_HF}.q_b_proj.weight",
             f"{_GGUF}_q_b.weight",
             (LATENT_QUERIES, QUERY_LATENT),
+            LATENT_QUERIES,
             present=_has_query,
         ),
     )

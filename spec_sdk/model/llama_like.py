@@ -65,14 +65,19 @@ def attention(
     hf, gguf, pairs = f"{_LAYER}.self_attn", f"{_BLOCK}.attn", rotary_pairs
     before = gain("input_norm", f"{_LAYER}.input_layernorm", f"{gguf}_norm", minus_one=minus_one)
     queries, keys = (QUERIES, KEYS) if wide_qk_norm else (HEAD, HEAD)
+    split = (queries, keys) if wide_qk_norm else (None, None)
+
+    def has_norms(config: ModelConfig) -> bool:
+        return config.qk_norm
+
     return (
         *([before] if normed else []),
         *linear("q", f"{hf}.q_proj", f"{gguf}_q", (QUERIES, MODEL), QUERIES, lambda config: config.qkv_bias, pairs),
         *linear("k", f"{hf}.k_proj", f"{gguf}_k", (KEYS, MODEL), KEYS, lambda config: config.qkv_bias, pairs),
         *linear("v", f"{hf}.v_proj", f"{gguf}_v", (KEYS, MODEL), KEYS, lambda config: config.qkv_bias),
         *linear("o", f"{hf}.o_proj", f"{gguf}_output", (MODEL, QUERIES), QUERIES, lambda config: config.o_bias),
-        gain("q_norm", f"{hf}.q_norm", f"{gguf}_q_norm", queries, lambda config: config.qk_norm, minus_one),
-        gain("k_norm", f"{hf}.k_norm", f"{gguf}_k_norm", keys, lambda config: config.qk_norm, minus_one),
+        replace(gain("q_norm", f"{hf}.q_norm", f"{gguf}_q_norm", queries, has_norms, minus_one), split=split[0]),
+        replace(gain("k_norm", f"{hf}.k_norm", f"{gguf}_k_norm", keys, has_norms, minus_one), split=split[1]),
     )
 
 
@@ -180,7 +185,7 @@ def linear(
     name: str,
     gguf: str,
     shape: tuple[Dim, Dim],
-    split: Dim,
+    split: Dim | None,
     biased: Callable[[ModelConfig], bool],
     rotary_pairs: bool = False,
     in_layer: Callable[[ModelConfig, int], bool] = every_layer,
@@ -190,7 +195,7 @@ def linear(
     Where ranks divide the rows, they divide the bias too. Where they divide the columns, their products are summed, and
     the bias is added to the sum.
     """
-    by_rows = split is shape[0]
+    by_columns = split is not None and split is not shape[0]
     return (
         Weight(role, f"{name}.weight", f"{gguf}.weight", shape, split, rotary_pairs=rotary_pairs, in_layer=in_layer),
         Weight(
@@ -198,8 +203,8 @@ def linear(
             f"{name}.bias",
             f"{gguf}.bias",
             shape[:1],
-            split=split if by_rows else None,
-            after_sum=not by_rows,
+            split=None if by_columns else split,
+            after_sum=by_columns,
             rotary_pairs=rotary_pairs,
             present=biased,
             in_layer=in_layer,

@@ -129,11 +129,6 @@ class Models:
                 f"use {longest} or less"
             )
         self._whole: Executor | None = None
-        if ranks.size > 1 and self._target_checkpoint.config.uncommon_blocks is not None:
-            raise UserError(
-                f"model.target: {self._target_checkpoint.name} has {self._target_checkpoint.config.uncommon_blocks}, "
-                f"and runs in one process; {ranks.size} were launched"
-            )
         if ranks.size > 1 and self._target_checkpoint.config.encoder is not None:
             raise UserError(
                 f"model.target: {self._target_checkpoint.name} is an encoder-decoder model, which runs in one process; "
@@ -142,7 +137,7 @@ class Models:
         if ranks.size > 1:
             if self.group.size == 1:
                 self._whole = load(self._target_checkpoint, dtype)
-                part = divided(self._whole, self._whole.vocabulary, ranks, self.group)
+                part = divided(self._whole, self._whole.config, ranks, self.group)
             else:
                 part = load_shard(self._target_checkpoint, ranks, self.group, load, dtype)
             self.target = Model(self._target_checkpoint.name, self._with_cache(part), self._target_checkpoint.tokenizer)

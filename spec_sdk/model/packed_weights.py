@@ -32,6 +32,11 @@ def _places(rows: Rows) -> slice | torch.Tensor:
     return slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else torch.tensor(rows)
 
 
+def _around(rows: Rows) -> range:
+    """These rows and those between them."""
+    return rows if isinstance(rows, range) else range(min(rows), max(rows) + 1)
+
+
 def published(tensors: Mapping[str, torch.Tensor], table: WeightTable) -> dict[str, torch.Tensor]:
     """Tensors of a table under the names that its family's checkpoints have: matrices of one input joined, and all
     experts of a layer, if they are there.
@@ -70,8 +75,9 @@ def _joined(
     return torch.stack(found) if of_experts else found[0]
 
 
-def _lies_together(packing: Packing) -> bool:
-    return not (packing.transposed or packing.interleaved or packing.groups is not None)
+def _is_cut(packing: Packing) -> bool:
+    """Whether rows of a part are rows of the whole."""
+    return not (packing.transposed or packing.interleaved)
 
 
 class WeightStore:
@@ -110,19 +116,19 @@ class WeightStore:
         Raises KeyError for an unknown name, UserError for a file that was torn since it was opened.
         """
         within = self._packed.get(name)
-        if within is not None and not _lies_together(within.packing):
+        if within is not None and not _is_cut(within.packing):
             return self.tensor(name).narrow(axis, first, end - first).clone()
-        return self._store.part(self._stored(name), *self._rows_and_columns(name, axis, first, end))
+        rows, columns = self._rows_and_columns(name, axis, first, end)
+        around = _around(rows)
+        part_RC = self._store.part(self._stored(name), around, columns)
+        return part_RC if around == rows else part_RC[torch.tensor(rows) - around.start]
 
     def quantized_part(self, name: str, axis: int, first: int, end: int) -> QuantizedMatrix | None:
         """The same of a matrix that is stored in few bits. Columns must be whole groups."""
-        within = self._packed.get(name)
-        if within is not None and within.packing.groups is not None:
-            matrix = self.quantized(name)
-            if matrix is None:
-                return None
-            return matrix.rows(slice(first, end)) if axis == 0 else matrix.columns(first, end)
-        return self._store.quantized_part(self._stored(name), *self._rows_and_columns(name, axis, first, end))
+        rows, columns = self._rows_and_columns(name, axis, first, end)
+        around = _around(rows)
+        matrix = self._store.quantized_part(self._stored(name), around, columns)
+        return matrix if matrix is None or around == rows else matrix.rows(torch.tensor(rows) - around.start)
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """The matrix as stored, memory-mapped; None for one that is stored in floating point."""
@@ -136,13 +142,13 @@ class WeightStore:
         within = self._packed.get(name)
         return name if within is None else within.name
 
-    def _rows_and_columns(self, name: str, axis: int, first: int, end: int) -> tuple[range, range | None]:
+    def _rows_and_columns(self, name: str, axis: int, first: int, end: int) -> tuple[Rows, range | None]:
         """Where a part lies in the matrix that is stored, all dims but the last together its rows."""
         row, _, expert = self._table.entry(name)
         within = self._packed.get(name)
         rows = self._table.rows_within(row, within and within.packing)
-        assert isinstance(rows, range), "they lie in groups"
         if within is not None and row.per_expert:
+            assert isinstance(rows, range), "no table has experts in groups"
             height = within.shape[1]
             rows = range(expert * height + rows.start, expert * height + rows.stop)
         if axis == 0:

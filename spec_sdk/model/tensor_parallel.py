@@ -1,13 +1,14 @@
 """A decoder spread over ranks (Megatron-LM's tensor parallelism, Shoeybi et al. 2019, §3).
 
 Attention is split by KV heads, with the query heads that share them; the MLP, and every expert, by its rows; the output
-head by tokens. Routers are whole on every rank, so that all of them choose the same experts.
+head by tokens. Routers are whole on every rank, so that all of them choose the same experts, and so are latents, which
+all heads share, and recurrent layers with their states.
 A rank reads only its own rows and columns from the checkpoint. What follows a split is summed over the ranks: one
-all-reduce after the output projection, one after the MLP, and one all-gather of the logits. Embedding and norms are on
-every rank.
+all-reduce after the output projection, one after the MLP, and one all-gather of the logits; one more of two sums of
+squares where norms of Q and K are of all heads together. Embedding and norms are on every rank.
 
 Legend: B batch, N tokens, M model dim, I MLP dim, H query heads, G KV heads, D head dim, V vocabulary, S ranks,
-W = ceil(V/S).
+W = ceil(V/S), X inputs of a projection.
 """
 
 from __future__ import annotations
@@ -24,12 +25,29 @@ from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import Decoder, ForwardPass, Rotations, TensorSource
 from spec_sdk.model.executor import Executor
+from spec_sdk.model.kv_cache import KVCache
+from spec_sdk.model.recurrent.weights import GATED_QUERIES
 from spec_sdk.model.rope import Rotation
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.model.weight_table import EXPERT_MLP, KEYS, MLP, QUERIES, QUERY_HEADS, SHARED_MLP, VOCABULARY
+from spec_sdk.model.weight_table import (
+    EXPERT_MLP,
+    KEY_ROWS,
+    KEYS,
+    LATENT_QUERIES,
+    MLP,
+    QUERIES,
+    QUERY_HEADS,
+    SHARED_MLP,
+    VALUES,
+    VOCABULARY,
+)
 from spec_sdk.ops import Ops
+from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ranks import Ranks
+
+BY_QUERY_HEAD = (QUERIES, QUERY_HEADS, GATED_QUERIES, LATENT_QUERIES, KEY_ROWS, VALUES)
+"""Dimensions of which every query head has as many."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +71,8 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
 
     KV heads are dealt out as evenly as they go. With more ranks than KV heads, the ranks of one KV head each hold a
     copy of it and share its query heads. Raises UserError for more ranks than query heads or rows of an MLP
-    or an expert, for heads that are normalized together, and for layers that have a state in the place of attention.
+    or an expert.
     """
-    if size > 1 and config.uncommon_blocks is not None:
-        raise UserError(
-            f"model: {config.architecture} has {config.uncommon_blocks}, which are not computed over several "
-            "processes; use one"
-        )
-    if size > 1 and config.wide_qk_norm:
-        raise UserError(
-            f"model: {config.architecture} normalizes all heads of Q and K together, which is not computed over "
-            "several processes; use one"
-        )
     H, G = config.num_heads, config.num_kv_heads
     R = H // G
     mlp_rows = share(config.intermediate_size, size, rank)
@@ -94,13 +102,12 @@ class ShardedSource(TensorSource):
         self._is_leader = group.rank == 0
         self._place = (ranks.rank, ranks.size)
         shard = shard_of(source.config, group.rank, group.size)
-        D = source.config.head_dim
-        queries, keys = ((first * D, end * D) for first, end in (shard.q_heads, shard.kv_heads))
         parts = {dim: share(dim.of(source.config), group.size, group.rank) for dim in (EXPERT_MLP, SHARED_MLP)}
+        each = {dim: dim.of(source.config) // source.config.num_heads for dim in BY_QUERY_HEAD}
+        D = source.config.head_dim
         self._ranges = {
-            QUERIES: queries,
-            QUERY_HEADS: shard.q_heads,
-            KEYS: keys,
+            **{dim: (shard.q_heads[0] * each[dim], shard.q_heads[1] * each[dim]) for dim in BY_QUERY_HEAD},
+            KEYS: (shard.kv_heads[0] * D, shard.kv_heads[1] * D),
             MLP: shard.mlp_rows,
             **parts,
         }
@@ -182,13 +189,14 @@ class TensorParallelDecoder(Decoder):
     spread over the ranks ``group``; the head over all ``ranks``, also where those are several groups. Stages are the
     shard's own, with sums where the group has several ranks.
 
-    ``own``: the shard with this rank's rows of the head; its stages sum nothing.
+    ``whole``: the configuration of the decoder. ``own``: the shard with this rank's rows of the head; its stages sum
+    nothing.
     """
 
     head_is_collective = True
 
-    def __init__(self, shard: Decoder, vocabulary: int, ranks: Ranks, group: Ranks, ops: Ops) -> None:
-        head = shard.output_head
+    def __init__(self, shard: Decoder, whole: ModelConfig, ranks: Ranks, group: Ranks, ops: Ops) -> None:
+        head, vocabulary = shard.output_head, whole.vocab_size
         if head.outputs == vocabulary and head.quantized is not None:
             head = ops.quantized_projection(quantized_head_rows(head.quantized.plain(), ranks.rank, ranks.size))
         elif head.outputs == vocabulary:
@@ -198,10 +206,27 @@ class TensorParallelDecoder(Decoder):
         self.ranks = ranks
         self.group = group
         self.own = shard.with_head(head)
+        self.deepest_tree = shard.deepest_tree
+        self.fuses_groups = shard.fuses_groups
+        kv_heads = [shard_of(whole, rank, group.size).kv_heads for rank in range(group.size)]
+        # of each head of Q and K that this rank has, and how many numbers all heads have
+        self._copies = 1, kv_heads.count(kv_heads[group.rank]) if group.size > whole.num_kv_heads else 1
+        self._widths = whole.num_heads * whole.head_dim, whole.num_kv_heads * whole.head_dim
 
     @property
     def vocabulary(self) -> int:
         return self._vocabulary
+
+    @property
+    def projections(self) -> list[Projection]:
+        return self.own.projections
+
+    @property
+    def data_dependent(self) -> str | None:
+        return self.own.data_dependent
+
+    def new_cache(self, form: str = "exact") -> KVCache:
+        return self.own.new_cache(form)
 
     def subset(self, layers: Sequence[int]) -> Decoder:
         """Not to be had from a shard: a draft model cut out of the target is loaded whole (:class:`LayersOf`)."""
@@ -220,16 +245,44 @@ class TensorParallelDecoder(Decoder):
         return logits_SBNW.permute(1, 2, 0, 3).flatten(2)[..., : self._vocabulary]
 
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
-        return self.own.blocks_at_once(h_BNM, work, first, end) if self.group.size == 1 else None
+        if self.group.size == 1:
+            return self.own.blocks_at_once(h_BNM, work, first, end)
+        return self.own.blocks_of_ranks(h_BNM, work, first, end, self.group)
 
     def pre_attention(
         self, layer: int, h_BNM: torch.Tensor, work: Rotations
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if self.group.size > 1 and self.config.wide_qk_norm:
+            return super().pre_attention(layer, h_BNM, work)
         return self.own.pre_attention(layer, h_BNM, work)
 
+    def _heads_normed(self, qk: Sequence[torch.Tensor], gains: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The norms of all heads of Q and K together, those of other ranks among them."""
+        wide = [x.to(torch.promote_types(gain.dtype, torch.float32)) for x, gain in zip(qk, gains, strict=True)]
+        own = [x.square().sum((2, 3)) / copies for x, copies in zip(wide, self._copies, strict=True)]
+        squares_BN2 = self.group.all_reduce(torch.stack(own, -1))
+        normed = []
+        for x, gain, square_BN, width in zip(wide, gains, squares_BN2.unbind(-1), self._widths, strict=True):
+            factor_BN11 = torch.rsqrt(square_BN / width + self.config.rms_norm_eps)[..., None, None]
+            normed.append((x * factor_BN11 * gain.view(x.shape[2:])).to(self.dtype))
+        return normed
+
+    def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
+        self.own.write_kv(layer, k_BNGD, v_BNGD, work)
+
+    def attend(self, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
+        return self.own.attend(layer, q_BNHD, work)
+
     def project(self, layer: int, o_BNHD: torch.Tensor) -> torch.Tensor:
-        """The output projection of the heads of all ranks of the group, summed."""
-        return self.group.all_reduce(self.own.project(layer, o_BNHD))
+        """The output projection of the heads of all ranks of the group, summed; what a state gives is whole on each."""
+        block = self.own.blocks[layer]
+        if not block.attends:
+            return self.own.project(layer, o_BNHD)
+        if block.mixer is None:
+            return self.group.all_reduce(self.own.project(layer, o_BNHD))
+        of_state, of_heads = block.output.parts
+        mixed_BNX, attended_BNX = o_BNHD.flatten(2).to(self.dtype).tensor_split((of_state.inputs,), -1)
+        return of_state(mixed_BNX) + self.group.all_reduce(of_heads(attended_BNX))
 
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
         if self.group.size == 1:
@@ -252,10 +305,12 @@ def load_shard(
     ``load``: makes a checkpoint ready to run, here one that has only this part. Raises UserError for more ranks than
     attention heads.
     """
-    return divided(load(ShardedSource(source, ranks, group), dtype), source.config.vocab_size, ranks, group)
+    return divided(load(ShardedSource(source, ranks, group), dtype), source.config, ranks, group)
 
 
-def divided(executor: Executor, vocabulary: int, ranks: Ranks, group: Ranks) -> TorchExecutor:
-    """What runs the decoder of ``executor`` as this rank's part among others, with caches as its are."""
+def divided(executor: Executor, whole: ModelConfig, ranks: Ranks, group: Ranks) -> TorchExecutor:
+    """What runs the decoder of ``executor`` as this rank's part among others of one of this configuration, with caches
+    as its are.
+    """
     assert isinstance(executor, TorchExecutor)
-    return executor.of_decoder(TensorParallelDecoder(executor.decoder, vocabulary, ranks, group, executor.ops))
+    return executor.of_decoder(TensorParallelDecoder(executor.decoder, whole, ranks, group, executor.ops))

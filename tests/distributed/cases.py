@@ -31,6 +31,14 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "multipliers": ("granite", {}),
     "experts": ("qwen2_moe", {"moe_intermediate_size": 25}),
     "sinks_and_biased_experts": ("gpt_oss", {"intermediate_size": 25}),
+    "norms_of_all_heads": ("olmo2", {"num_attention_heads": 6, "num_key_value_heads": 3}),
+    "norms_of_shared_heads": ("olmoe", {"num_attention_heads": 4, "num_key_value_heads": 1}),
+    "latents": ("deepseek_v3", {}),
+    "latents_of_k_and_v_alone": ("deepseek_v2", {}),
+    "delta_nets": ("qwen3_5_moe", {}),
+    "convolutions": ("lfm2", {}),
+    "state_beside_attention": ("falcon_h1", {}),
+    "states_and_mlps_alone": ("nemotron_h_moe", {}),
     "one_kv_head": ("smollm", {"num_key_value_heads": 1, "num_attention_heads": 3, "hidden_size": 48}),
 }
 """Name → tiny architecture and what differs from it."""

@@ -19,8 +19,11 @@ from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 from tests.support.tiny_ranks import ranks_at
 
 CONFIG = tiny_decoder("smollm").config
-ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "w1", "w3")
-COLUMNS = ("o_proj", "down_proj", "w2")
+ATTENTION_ROWS = ("q", "gated_q", "query_up", "k", "v", "latent_key", "latent_value", "sinks")
+MLP_ROWS = ("gate", "up", "expert_gate", "expert_up", "shared_gate", "shared_up")
+ROWS = (*ATTENTION_ROWS, *MLP_ROWS, "head")
+COLUMNS = ("o", "down", "expert_down", "shared_down")
+"""By roles."""
 
 
 @given(st.integers(0, 300), st.integers(1, 40))
@@ -63,71 +66,29 @@ def sharded(source: ModelTensors, size: int) -> list[ShardedSource]:
     return [ShardedSource(source, place, place) for place in places]
 
 
-WIDE_NORMS = ["olmo2", "olmo3", "olmoe"]
-RECURRENT = [
-    "qwen3_next",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "lfm2",
-    "lfm2_moe",
-    "granite4_h",
-    "granite4_moe",
-    "falcon_h1",
-    "normed_falcon_h1",
-    "nemotron_h",
-    "nemotron_h_moe",
-]
-LATENTS = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu"]
-DIVIDED = [name for name in ARCHITECTURES if name not in (*WIDE_NORMS, *RECURRENT, *LATENTS)]
-
-
-@pytest.mark.parametrize("name", WIDE_NORMS)
-def test_heads_that_are_normalized_together_are_not_divided(name: str) -> None:
-    source = ModelTensors(name, 0)
-    sharded(source, 1)
-    with pytest.raises(UserError, match="normalizes all heads of Q and K together, .* several processes; use one"):
-        sharded(source, 2)
-
-
-@pytest.mark.parametrize("name", LATENTS)
-def test_attention_to_latents_is_not_divided(name: str) -> None:
-    source = ModelTensors(name, 0)
-    (whole,) = sharded(source, 1)
-    assert set(source.names()) <= set(whole.names())
-    with pytest.raises(UserError, match="has attention to latents, which are not computed over several processes; use"):
-        sharded(source, 2)
-
-
-@pytest.mark.parametrize("name", RECURRENT)
-def test_layers_that_have_a_state_are_not_divided(name: str) -> None:
-    source = ModelTensors(name, 0)
-    sharded(source, 1)
-    with pytest.raises(UserError, match="has recurrent layers, which are not computed over several processes; use one"):
-        sharded(source, 2)
-
-
-@pytest.mark.parametrize("name", DIVIDED)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_two_shards_make_the_whole(name: str) -> None:
     source = ModelTensors(name, 0)
     first, second = sharded(source, 2)
     # the head's rows are divided also where they are the embedding's
     table = weights_of(dataclasses.replace(source.config, tie_embeddings=False))
     assert first.names() == table.shapes.keys()
-    sums = {key for key in table.shapes if key.endswith(("o_proj.bias", "down_proj.bias"))}
+    roles = {key: table.entry(key).row.role for key in table.shapes}
+    sums = {key for key, role in roles.items() if role in ("o_bias", "down_bias", "expert_down_bias")}
     assert second.names() == first.names() - sums
     for key in table.shapes:
         tied = key == table.name("head") and source.config.tie_embeddings
-        whole, layer = source.tensor(table.name("embedding") if tied else key), key.split(".")[-2]
-        if layer in ROWS or layer == "lm_head" or key.endswith(".sinks"):
+        whole, role = source.tensor(table.name("embedding") if tied else key), roles[key].removesuffix("_bias")
+        if role in ROWS or (role in ("q_norm", "k_norm") and source.config.wide_qk_norm):
             assert torch.equal(torch.cat((first.tensor(key), second.tensor(key))), whole), key
-        elif layer in COLUMNS and key not in sums:
+        elif role in COLUMNS and key not in sums:
             assert torch.equal(torch.cat((first.tensor(key), second.tensor(key)), dim=1), whole), key
         else:
             assert torch.equal(first.tensor(key), whole) and torch.equal(second.tensor(key), whole), key
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("name", DIVIDED)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_shard_is_a_checkpoint_of_its_own_config(name: str, size: int) -> None:
     source = ModelTensors(name, 0)
     for shard in sharded(source, size):

@@ -13,7 +13,6 @@ from spec_sdk.model.latent_attention import LatentDecoder
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.predictable import check_predictable
 from spec_sdk.model.session import Session
-from spec_sdk.model.tensor_parallel import shard_of
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -140,10 +139,6 @@ def test_what_is_refused() -> None:
         decoder_of("youtu").new_cache("int8")
     with pytest.raises(UserError, match="has attention to latents, which is not predicted; use predictor=none"):
         check_predictable(config, config.num_layers, [1], "attention_sink")
-    with pytest.raises(
-        UserError, match="youtu has attention to latents, which are not computed over several processes"
-    ):
-        shard_of(config, 0, 2)
 
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -191,7 +191,7 @@ def test_shards_have_the_weights_of_the_whole(size: int, tmp_path: Path) -> None
     assert bits(shard.blocks[0].projections[-1]) == (None if size == 2 else 4)
     assert source.quantized(down) is not None
     # the whole model on every rank, whose head alone is spread
-    spread = TensorParallelDecoder(whole, whole.vocabulary, place, ranks_at(0, 1), Ops())
+    spread = TensorParallelDecoder(whole, whole.config, place, ranks_at(0, 1), Ops())
     W = -(-96 // size)
     assert bits(spread.output_head) == 8
     assert torch.equal(spread.output_head.weight_OI, whole.output_head.weight_OI[W : 2 * W])

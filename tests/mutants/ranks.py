@@ -17,6 +17,11 @@ CHANNEL = "plugins/backends/spec_sdk_backends/peer_channel.py"
 OF_MAPPED = "tests/distributed/test_mapped_memory.py"
 OF_CHANNEL = "tests/distributed/test_peer_channel.py"
 OF_MEMORY = "tests/distributed/test_shared_memory.py"
+DECODER = "spec_sdk/model/tensor_parallel.py"
+OF_RANKS = "tests/distributed/test_ranks.py::test_a_spread_decoder_computes_what_a_whole_one_does"
+GROUPS = "spec_sdk/model/runners/speculative_groups.py"
+OF_FAMILIES = "tests/distributed/test_families.py"
+RECURRENT = "plugins/backends/spec_sdk_backends/native/recurrent_decoder.py"
 
 RANKS = (
     Mutant(
@@ -158,5 +163,47 @@ RANKS = (
         "return h_BNM, hidden, self._spread.gathered(logits_BnW)",
         "return h_BNM, hidden, logits_BnW",
         (OF_PASS,),
+    ),
+    Mutant(
+        "kernels of ranks: what a state gives is summed, though every rank has it whole",
+        "plugins/backends/spec_sdk_backends/native/source/mixed_blocks.h",
+        "given, whole, own);",
+        "given, work, own);",
+        (OF_PASS,),
+    ),
+    Mutant(
+        "recurrent blocks of ranks: a message that is too long is written",
+        RECURRENT,
+        "h_BNM.nbytes <= CAPACITY",
+        "h_BNM.nbytes > 0",
+        (OF_PASS,),
+    ),
+    Mutant(
+        "ranks: what a state gives is summed, though every rank has it whole",
+        DECODER,
+        "if not block.attends:\n            return self.own.project(layer, o_BNHD)",
+        "if not block.attends:\n            return self.group.all_reduce(self.own.project(layer, o_BNHD))",
+        (OF_RANKS,),
+    ),
+    Mutant(
+        "ranks: norms of all heads are of a rank's heads alone",
+        DECODER,
+        "squares_BN2 = self.group.all_reduce(torch.stack(own, -1))",
+        "squares_BN2 = torch.stack(own, -1) * self.group.size",
+        (OF_RANKS,),
+    ),
+    Mutant(
+        "ranks: heads of K that several ranks have count as often in their norm",
+        DECODER,
+        "x.square().sum((2, 3)) / copies for",
+        "x.square().sum((2, 3)) for",
+        (OF_RANKS,),
+    ),
+    Mutant(
+        "device groups: who receives leaves the state of a recurrent layer as it was",
+        GROUPS,
+        "        decoder.attend(layer, q_BNHD, work)\n\n    def _set",
+        "        \n\n    def _set",
+        (OF_FAMILIES,),
     ),
 )

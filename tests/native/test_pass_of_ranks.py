@@ -19,12 +19,15 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.tensor_parallel import divided, load_shard
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ranks import ALONE, Ranks
+from spec_sdk.testing.random_weights import RandomWeights
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig
-from spec_sdk_backends.native import whole_pass
+from spec_sdk_backends.native import recurrent_decoder, whole_pass
+from spec_sdk_backends.native.recurrent_decoder import NativeRecurrentDecoder
 from spec_sdk_backends.native.whole_pass import NativePassOfRanks, NativeWholePass, Passed, native_whole_pass
 from spec_sdk_backends.shared_memory import SharedMemory, SharingRanks
 from tests.distributed.test_shared_memory import everyone
 from tests.native.test_deterministic import Checkpoint
+from tests.native.test_recurrent_decoder import MODELS, InEightBits, LongMemories, config_of, logits_of, natively
 from tests.native.test_whole_pass import results, tokens
 from tests.support.threads import threads
 
@@ -88,7 +91,11 @@ def far(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
 @pytest.mark.parametrize(
     ("family", "dtype"),
     # a mixture's near-tie goes to another expert where sums are rounded to bfloat16
-    [*itertools.product(["smollm", "biased_llama", "qwen3", "gemma3"], CLOSE), ("qwen2_moe", torch.float32)],
+    [
+        *itertools.product(["smollm", "biased_llama", "qwen3", "gemma3", "youtu"], CLOSE),
+        ("qwen2_moe", torch.float32),
+        ("deepseek_v3", torch.float32),
+    ],
     ids=str,
 )
 def test_all_ranks_have_what_one_computes(family: str, dtype: torch.dtype, weights: str, size: int) -> None:
@@ -132,6 +139,74 @@ def test_rows_whose_message_is_too_long_are_left_to_the_stages(monkeypatch: pyte
     assert 0 in made and 0 < max(made) <= 4
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each narrow pass that was offered to recurrent blocks of ranks whether they made it."""
+    made: list[bool] = []
+    call = NativeRecurrentDecoder.blocks_of_ranks
+
+    def counted(self: NativeRecurrentDecoder, h_BNM: torch.Tensor, *others: Any) -> torch.Tensor | None:
+        found = call(self, h_BNM, *others)
+        if self.narrow(h_BNM):
+            made.append(found is not None)
+        return found
+
+    monkeypatch.setattr(NativeRecurrentDecoder, "blocks_of_ranks", counted)
+    return made
+
+
+def recurrent_source(name: str, kind: type[RandomWeights]) -> RandomWeights:
+    """Of which every part of a matrix has whole panels and groups."""
+    widths = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
+    widths += ("shared_intermediate_size", "moe_shared_expert_intermediate_size")
+    return kind(config_of(name, **dict.fromkeys(widths, 128)), 0)
+
+
+def recurrent_shards(source: RandomWeights, ranks: list[Rank]) -> list[TorchExecutor]:
+    backend = CpuBackend(CpuConfig(native=True, activations="exact"))
+    return [load_shard(source, rank, rank, backend.load, torch.float32) for rank in ranks]
+
+
+def logits_of_all(executors: list[TorchExecutor]) -> list[list[torch.Tensor]]:
+    with ThreadPoolExecutor(len(executors)) as pool:
+        return list(pool.map(logits_of, executors))
+
+
+@pytest.mark.parametrize("kind", [LongMemories, pytest.param(InEightBits, marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", MODELS)
+def test_ranks_have_states_whole_and_a_part_of_the_rest(
+    name: str, kind: type[RandomWeights], at_once: list[bool]
+) -> None:
+    source = recurrent_source(name, kind)
+    with threads(2), torch.no_grad():
+        first, second = logits_of_all(recurrent_shards(source, ranks_of(2)))
+        assert at_once and all(at_once)
+        assert far(first, logits_of(natively(source, torch.float32, activations="exact"))) < 1e-4
+    assert all(torch.equal(one, same) for one, same in zip(second, first, strict=True))
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "falcon_h1"])
+def test_a_rank_may_go_through_recurrent_blocks_stage_by_stage(name: str, at_once: list[bool]) -> None:
+    source, ranks = recurrent_source(name, LongMemories), ranks_of(2)
+    with torch.no_grad():
+        natively_all, _ = logits_of_all(recurrent_shards(source, ranks_of(2)))
+        ranks[1].memory = None
+        mixed, _ = logits_of_all(recurrent_shards(source, ranks))
+    assert {True, False} == set(at_once) and far(mixed, natively_all) < 1e-5
+
+
+def test_rows_of_recurrent_blocks_whose_message_is_too_long(
+    monkeypatch: pytest.MonkeyPatch, at_once: list[bool]
+) -> None:
+    source = recurrent_source("falcon_h1", LongMemories)
+    with torch.no_grad():
+        expected, _ = logits_of_all(recurrent_shards(source, ranks_of(2)))
+        monkeypatch.setattr(recurrent_decoder, "CAPACITY", 4 * 64 * 4)
+        del at_once[:]
+        found, _ = logits_of_all(recurrent_shards(source, ranks_of(2)))
+    assert {True, False} == set(at_once) and far(found, expected) < 1e-5
+
+
 def test_ranks_without_memory_go_by_stages() -> None:
     (rank, _) = ranks_of(2)
     rank.memory = None
@@ -144,7 +219,7 @@ def test_a_whole_decoder_whose_head_ranks_divide() -> None:
     of_one = whole("smollm", torch.float32, "dense")
     with torch.no_grad():
         expected = results(of_one)[:-2]
-    first, second = of_all([divided(of_one, of_one.vocabulary, rank, ALONE) for rank in ranks_of(2)])
+    first, second = of_all([divided(of_one, of_one.config, rank, ALONE) for rank in ranks_of(2)])
     assert all(torch.equal(one, other) for one, other in zip(first, expected, strict=True))
     assert all(torch.equal(one, other) for one, other in zip(second, expected, strict=True))
 

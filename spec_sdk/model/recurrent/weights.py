@@ -69,7 +69,7 @@ def attention_alone(rows: Iterable[Weight]) -> tuple[Weight, ...]:
 def gated_attention(rows: Iterable[Weight]) -> tuple[Weight, ...]:
     """The same where Q comes with a gate, head by head in one matrix, and layers alone that have attention."""
     return tuple(
-        replace(row, role="gated_q", shape=(GATED_QUERIES, MODEL), split=None) if row.role == "q" else row
+        replace(row, role="gated_q", shape=(GATED_QUERIES, MODEL), split=GATED_QUERIES) if row.role == "q" else row
         for row in attention_alone(rows)
     )
 

@@ -24,7 +24,8 @@ Who has what after layer i, with sender s and receiver r:
 
 K and V of a layer are always those of its sender, made of the right state, so that both caches are equal, bit for bit.
 They travel with h, and the receiver writes them when it waits for the next message anyway: they are needed in the next
-pass, since in this one the sender alone reads them. Of p only the sender's entry is news (the receiver's is 1), so that
+pass, since in this one the sender alone reads them. The state of a recurrent layer does not travel: the receiver makes
+the same of h then. Of p only the sender's entry is news (the receiver's is 1), so that
 the all-gather of Alg. 2 is one message here, from the sender, which does not wait; with it go the errors that the
 pass's report tells, on every rank. After the last layer the group that has the right state gives it to the other, and
 all ranks compute the output head together.
@@ -192,7 +193,8 @@ class _Pass:
     ) -> torch.Tensor | None:
         """The attention sub-layer's output [B, N, M] if this group goes on with it; None if the other one does."""
         decoder, runner, work = self._decoder, self._runner, self._work
-        self._peer.send(torch.cat((h_BNM, k_BNGD.flatten(2), v_BNGD.flatten(2)), -1))
+        kv = (k_BNGD.flatten(2), v_BNGD.flatten(2)) if self._sends_kv(layer) else ()
+        self._peer.send(torch.cat((h_BNM, *kv), -1))
         decoder.write_kv(layer, k_BNGD, v_BNGD, work)
         if not runner.verifier.speculates(layer):
             self._set(RIGHT, SKIP)
@@ -228,14 +230,15 @@ class _Pass:
         decoder, runner, peer = self._decoder, self._runner, self._peer
         config, guessed = decoder.config, runner.verifier.speculates(layer)
         B, N, M = self._shape
-        G, D = config.num_kv_heads, config.head_dim
+        G, D = config.num_kv_heads if self._sends_kv(layer) else 0, config.head_dim
         state_BNX = self._like.new_empty((B, N, M + 2 * G * D))
         state = peer.receive(state_BNX)
         if not guessed:
             self._set(SKIP, RIGHT)
             self._use_idle_time()
             state()
-            self._idle.append(functools.partial(self._write_kv, layer, state_BNX))
+            keep = self._write_kv if self._sends_kv(layer) else self._remake
+            self._idle.append(functools.partial(keep, layer, state_BNX))
             return state_BNX[..., :M], None
         predicted_BNHD = self._like.new_empty((B, N, config.num_heads, D))
         prediction = peer.receive(predicted_BNHD)
@@ -269,6 +272,17 @@ class _Pass:
         kv_BNXD = state_BNX[..., M:].reshape(B, N, -1, self._decoder.config.head_dim)
         k_BNGD, v_BNGD = kv_BNXD.chunk(2, dim=2)
         self._decoder.write_kv(layer, k_BNGD, v_BNGD, self._work)
+
+    def _sends_kv(self, layer: int) -> bool:
+        block = self._decoder.blocks[layer]
+        return block.attends and block.mixer is None
+
+    def _remake(self, layer: int, h_BNM: torch.Tensor) -> None:
+        """What the sender's attention sub-layer left behind."""
+        decoder, work = self._decoder, self._work
+        q_BNHD, k_BNGD, v_BNGD = decoder.pre_attention(layer, h_BNM, work)
+        decoder.write_kv(layer, k_BNGD, v_BNGD, work)
+        decoder.attend(layer, q_BNHD, work)
 
     def _set(self, mine: int, other: int) -> None:
         self._priority[self._me], self._priority[1 - self._me] = mine, other

@@ -35,7 +35,7 @@ from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of, block_
 from spec_sdk_backends.native.feed_forward import is_native, matrix_of
 from spec_sdk_backends.native.head_block import NativeHeadBlock
 from spec_sdk_backends.native.laid_out import LaidOut
-from spec_sdk_backends.native.latent_decoder import NativeLatentDecoder
+from spec_sdk_backends.native.latent_decoder import RUN_AT_ONCE
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.lookup import entering_lookup, tokens_of
 from spec_sdk_backends.native.structures import (
@@ -74,7 +74,7 @@ def native_path_grower(decoder: Decoder) -> NativePathGrower | None:
             getattr(type(decoder), stage) is not getattr(Eagle3Head, stage) for stage in _HEAD_STAGES
         )
     else:
-        known = type(decoder) in (NativeDecoder, NativeLatentDecoder)
+        known = type(decoder) in RUN_AT_ONCE
     if not known or unknown_stages(decoder) is not None:
         return None
     made = NativePathGrower(decoder)

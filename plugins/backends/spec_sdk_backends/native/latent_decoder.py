@@ -20,3 +20,7 @@ def native_decoder(decoder: Decoder, in_parts: bool = False) -> NativeDecoder:
     """The decoder that the kernels run of one that they have nothing against."""
     kind = NativeLatentDecoder if isinstance(decoder, LatentDecoder) else NativeDecoder
     return kind(decoder, in_parts)
+
+
+RUN_AT_ONCE = NativeDecoder, NativeLatentDecoder
+"""The decoders of which a pass, or a draft tree, is one native call."""

@@ -17,6 +17,7 @@ from spec_sdk.model.decoder import Decoder, ForwardPass
 from spec_sdk.model.recurrent.cache import RecurrentPassCache
 from spec_sdk.model.recurrent.decoder import RecurrentDecoder
 from spec_sdk.model.recurrent.layers import RecurrentMixer
+from spec_sdk.ranks import Ranks
 from spec_sdk_backends.native.attention import MOST_ROWS, reads_in_place
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import PassRotations, block_of, shape_of, unknown_stages
@@ -24,8 +25,10 @@ from spec_sdk_backends.native.feed_forward import matrix_of
 from spec_sdk_backends.native.in_parts import InParts
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.mixers import NativeDeltaNet, NativeShortConvolution, NativeStateSpace
+from spec_sdk_backends.native.ranks import KernelRanks
 from spec_sdk_backends.native.recurrent_structures import Convolution, DeltaNet, Kept, StateSpace
 from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Matrix, Pass, address
+from spec_sdk_backends.shared_memory import CAPACITY, SharingRanks
 
 _WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
@@ -74,6 +77,7 @@ class NativeRecurrentDecoder(InParts, RecurrentDecoder):
         self.in_parts = in_parts
         self.most_rows = min(MOST_ROWS, most_rows(self.dtype))
         self._shape = shape_of(self)
+        self._ranks: KernelRanks | None = None
         self._native_blocks = (MixedBlock * self.layers)(*map(self._native_block, range(self.layers)))
 
     def subset(self, layers: Sequence[int]) -> NativeRecurrentDecoder:
@@ -84,15 +88,32 @@ class NativeRecurrentDecoder(InParts, RecurrentDecoder):
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         if torch.is_grad_enabled() or not reads_in_place(work.cache):
             return None
-        cache = work.cache
-        assert isinstance(cache, RecurrentPassCache)
-        carrying = [layer for layer in range(first, end) if layer in self.mixers]
         if not self.narrow(h_BNM):
             if not self.in_parts:
                 return None
+            assert isinstance(work.cache, RecurrentPassCache)
             h_BNM = self.blocks_in_parts(h_BNM, work, first, end)
-            _end(cache, carrying)
+            _end(work.cache, self._carrying(first, end))
             return h_BNM
+        return self._narrow_blocks(h_BNM, work, first, end)
+
+    def blocks_of_ranks(
+        self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int, ranks: Ranks
+    ) -> torch.Tensor | None:
+        memory = ranks.memory if isinstance(ranks, SharingRanks) else None
+        if memory is None or not (self.narrow(h_BNM) and h_BNM.nbytes <= CAPACITY and reads_in_place(work.cache)):
+            return None
+        if self._ranks is None:
+            self._ranks = KernelRanks(memory)
+        with self._ranks.lent() as lent:
+            return self._narrow_blocks(h_BNM, work, first, end, lent)
+
+    def _narrow_blocks(
+        self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int, ranks: int | None = None
+    ) -> torch.Tensor:
+        """``ranks``: the address of those that have a part of every block each."""
+        cache, carrying = work.cache, self._carrying(first, end)
+        assert isinstance(cache, RecurrentPassCache)
         kept = _begin(cache, carrying)
         h_BNM, rotations = h_BNM.clone(memory_format=torch.contiguous_format), PassRotations(work)
         left = {layer: torch.empty_like(h_BNM) for layer in work.taps if first < layer < end}
@@ -114,6 +135,7 @@ class NativeRecurrentDecoder(InParts, RecurrentDecoder):
             rotations.sines,
             rotations.position,
             ctypes.addressof(places),
+            ranks,
             torch.get_num_threads(),
         )
         _end(cache, carrying)
@@ -121,6 +143,9 @@ class NativeRecurrentDecoder(InParts, RecurrentDecoder):
             work.record(layer, state_BNM)
         work.record(end, h_BNM)
         return h_BNM
+
+    def _carrying(self, first: int, end: int) -> list[int]:
+        return [layer for layer in range(first, end) if layer in self.mixers]
 
     def _native_block(self, layer: int) -> MixedBlock:
         block, made = self.blocks[layer], MixedBlock()

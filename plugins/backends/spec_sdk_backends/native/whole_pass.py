@@ -26,7 +26,7 @@ from spec_sdk_backends.native.attention import MOST_ROWS
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.decoder import NativeDecoder, addresses_of
 from spec_sdk_backends.native.laid_out import LaidOut
-from spec_sdk_backends.native.latent_decoder import NativeLatentDecoder
+from spec_sdk_backends.native.latent_decoder import RUN_AT_ONCE
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.lookup import entering_lookup, tokens_of
 from spec_sdk_backends.native.products import NativeProjection
@@ -42,7 +42,7 @@ Passed = tuple[torch.Tensor, dict[int, torch.Tensor], torch.Tensor]
 def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
     """None for a decoder with parts that the kernels lack, or one of ranks that share no memory."""
     made = None
-    if type(decoder) in (NativeDecoder, NativeLatentDecoder):
+    if type(decoder) in RUN_AT_ONCE:
         made = NativeWholePass(decoder)
     elif type(decoder) is TensorParallelDecoder:
         made = _of_shard(decoder)
@@ -51,9 +51,13 @@ def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
 
 def _of_shard(decoder: TensorParallelDecoder) -> NativePassOfRanks | None:
     memory = decoder.group.memory if isinstance(decoder.group, SharingRanks) else None
-    if type(decoder.own) is not NativeDecoder or (decoder.group.size > 1 and memory is None):
+    own = decoder.own
+    if decoder.group.size > 1 and decoder.config.wide_qk_norm:
         return None
-    return NativePassOfRanks(decoder.own, decoder, memory)
+    if type(own) not in RUN_AT_ONCE or (decoder.group.size > 1 and memory is None):
+        return None
+    assert isinstance(own, NativeDecoder)
+    return NativePassOfRanks(own, decoder, memory)
 
 
 class NativeWholePass(LaidOut):

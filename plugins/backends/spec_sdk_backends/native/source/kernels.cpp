@@ -198,13 +198,14 @@ void spec_blocks(int dtype, const Shape* shape, const Block* blocks_of, int64_t 
 // the same of blocks of which some carry a state, as mixed_blocks.h says; nothing is read beside h
 void spec_mixed_blocks(int dtype, const Shape* shape, const MixedBlock* of, int64_t count, const Pass* pass,
                        const Cache* cache, int64_t layer, const Kept* kept, void* h, const void* const* cosines,
-                       const void* const* sines, const int32_t* position, void* const* left, int threads) {
+                       const void* const* sines, const int32_t* position, void* const* left, Ranks* ranks,
+                       int threads) {
     if (dtype)
         mixed_blocks<bf16>(*shape, of, count, *pass, *cache, layer, kept, (bf16*)h, cosines, sines, position, left,
-                           threads);
+                           ranks, threads);
     else
         mixed_blocks<float>(*shape, of, count, *pass, *cache, layer, kept, (float*)h, cosines, sines, position, left,
-                            threads);
+                            ranks, threads);
 }
 
 // a whole pass, as forward.h says, of these ranks or, where null, of this process alone; whether it was made

@@ -80,11 +80,12 @@ inline std::vector<Paths> paths_of(const Pass& pass) {
 }
 
 // ``count`` blocks, those with attention from cache layer ``layer`` on; ``kept`` [those that carry a state, requests];
-// everything else as of blocks
+// ``ranks``: which have parts of attention and MLP of every block, and each what carries a state whole; everything else
+// as of blocks
 template <class T>
 void mixed_blocks(const Shape& shape, const MixedBlock* of, int64_t count, const Pass& pass, const Cache& cache,
                   int64_t layer, const Kept* kept, T* h, const void* const* cosines, const void* const* sines,
-                  const int32_t* position, void* const* left, int threads) {
+                  const int32_t* position, void* const* left, Ranks* ranks, int threads) {
     thread_local Buffers<T> buffers;
     thread_local std::vector<float> room;
     thread_local std::vector<T> carried;
@@ -103,6 +104,8 @@ void mixed_blocks(const Shape& shape, const MixedBlock* of, int64_t count, const
     Team team;
     Work<T> work = work_of<T>(shape, rows, h, cosines, sines, position, buffers, team, projected);
     work.pass = &pass;
+    const Work<T> whole = work;
+    work.ranks = ranks;
 #pragma omp parallel num_threads(threads)
     {
         thread_local Own<T> own;
@@ -123,11 +126,13 @@ void mixed_blocks(const Shape& shape, const MixedBlock* of, int64_t count, const
                 team.meet();
             }
             // both read h before either adds to it
-            if (of[i].carries()) add_output(of[i].leaving, block.attention_output_norm, given, work, own);
+            if (of[i].carries()) add_output(of[i].leaving, block.attention_output_norm, given, whole, own);
             if (of[i].attends()) add_attention(block, work, own);
             team.meet();
+            if (ranks && ranks->lost) break;
             add_feed_forward(block, work, own);
             team.meet();
+            if (ranks && ranks->lost) break;
             if (left && left[i]) keep_rows(work, (T*)left[i]);
         }
     }
