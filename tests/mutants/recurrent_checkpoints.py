@@ -73,10 +73,10 @@ RECURRENT_CHECKPOINTS = (
         (f"{OF_NAMES}::test_they_are_transformers",),
     ),
     Mutant(
-        "by key head: of a matrix in few bits the first columns are cut out",
+        "by key head: of a matrix in few bits rows between its own are read too",
         PACKED,
-        "else matrix.columns(first, end)",
-        "else matrix.columns(0, end - first)",
+        "return matrix if matrix is None or around == rows else matrix.rows(torch.tensor(rows) - around.start)",
+        "return matrix",
         (f"{OF_KEY_HEADS}::test_matrices_in_few_bits",),
     ),
     Mutant(

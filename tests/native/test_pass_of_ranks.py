@@ -157,8 +157,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def recurrent_source(name: str, kind: type[RandomWeights]) -> RandomWeights:
     """Of which every part of a matrix has whole panels and groups."""
-    widths = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
-    widths += ("shared_intermediate_size", "moe_shared_expert_intermediate_size")
+    kinds = ("", "moe_", "shared_", "shared_expert_", "moe_shared_expert_")
+    widths = [f"{kind}intermediate_size" for kind in kinds]
     return kind(config_of(name, **dict.fromkeys(widths, 128)), 0)
 
 
