@@ -12,6 +12,7 @@ in a backend.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -47,6 +48,8 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    patience_s: float = math.inf
+    """How long a rank waits for the others before the run ends."""
 
     @property
     def is_leader(self) -> bool:

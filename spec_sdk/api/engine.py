@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from spec_sdk.api.answer import Answer, Part
@@ -19,6 +20,7 @@ from spec_sdk.events import EventLog
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.model.in_memory import InMemoryModel
 from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.parallel.waiting_followers import waiting_followers
 from spec_sdk.settings import Settings
 
 if TYPE_CHECKING:
@@ -151,6 +153,13 @@ class Engine:
     def check(self, prompt: Prompt | Request, **options: Unpack[RequestOptions]) -> None:
         """Raise the UserError by which a prompt with these options would be refused; nothing is begun."""
         self._serving.planned_one(prompt, options)
+
+    def waiting_followers(self, end: Callable[[Exception], None]) -> AbstractContextManager[None]:
+        """While it lasts the other processes of a launched run wait for requests, however long none comes; ``end`` is
+        called, in another thread, with what ended that for all of them. Nothing in one process.
+        """
+        serving = self._serving
+        return waiting_followers(self.pipeline.ranks, serving.lock, lambda: serving.failure, end)
 
     # one call, all answers
 

@@ -46,6 +46,8 @@ class Serving:
 
     def __init__(self, pipeline: Pipeline, settings: Settings, log: EventLog | None) -> None:
         self.lock = threading.RLock()
+        self.failure: Exception | None = None
+        """What a step failed with that ended all requests, the last time."""
         self._pipeline = pipeline
         self._settings = settings
         self._log = log
@@ -143,6 +145,7 @@ class Serving:
                     if answering.stopped:
                         self._stop(number, answering)
             except Exception as error:
+                self.failure = error
                 # it ended all requests, of whom others than who steps now may wait for
                 for answering in self._live.values():
                     answering.error = answering.error or error

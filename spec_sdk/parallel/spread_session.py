@@ -26,6 +26,8 @@ from spec_sdk.tree import TokenTree, TreeBuilder
 
 GATHER = "calls"
 """The leader's message that asks for what the others did."""
+IDLE = "idle"
+"""Its message that there is nothing to do yet."""
 
 
 class SpreadSession(Session):
@@ -152,6 +154,8 @@ def follow(ranks: Ranks, sessions: Sequence[SpreadSession | None]) -> None:
     """
     calls = FollowerCalls()
     while (message := ranks.decide(lambda: None)) is not None:
+        if message == IDLE:
+            continue
         if message == GATHER:
             calls.gather(ranks)
             continue

@@ -21,6 +21,8 @@ DECODER = "spec_sdk/model/tensor_parallel.py"
 OF_RANKS = "tests/distributed/test_ranks.py::test_a_spread_decoder_computes_what_a_whole_one_does"
 GROUPS = "spec_sdk/model/runners/speculative_groups.py"
 OF_FAMILIES = "tests/distributed/test_families.py"
+OF_SERVER = "tests/distributed/test_serving.py"
+FOLLOWERS = "spec_sdk/parallel/waiting_followers.py"
 RECURRENT = "plugins/backends/spec_sdk_backends/native/recurrent_decoder.py"
 
 RANKS = (
@@ -198,6 +200,27 @@ RANKS = (
         "x.square().sum((2, 3)) / copies for",
         "x.square().sum((2, 3)) for",
         (OF_RANKS,),
+    ),
+    Mutant(
+        "a server: the other processes hear nothing while nobody asks",
+        FOLLOWERS,
+        "while not done.wait(min(EVERY_S, ranks.patience_s / 4)):",
+        "while not done.wait():",
+        (OF_SERVER,),
+    ),
+    Mutant(
+        "a server: the other processes end when they are told to",
+        "spec_sdk/tasks/serve.py",
+        "signal.signal(number, signal.SIG_IGN)",
+        "signal.signal(number, signal.SIG_DFL)",
+        (OF_SERVER,),
+    ),
+    Mutant(
+        "a server that lost a process ends as if it had been told to",
+        "spec_sdk/tasks/serve.py",
+        "            if failures:\n                raise failures[0]\n",
+        "            if failures:\n                return 0\n",
+        (OF_SERVER,),
     ),
     Mutant(
         "device groups: who receives leaves the state of a recurrent layer as it was",

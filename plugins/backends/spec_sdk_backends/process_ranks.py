@@ -76,8 +76,8 @@ class ProcessRanks(SharingRanks):
         self._status_when_stuck: int | None = None
         atexit.register(self._end_if_stuck)
         self._shares_memory = shares_memory
-        timeout_s = (timeout or timedelta(minutes=30)).total_seconds()
-        self._patience = Patience(self.look, LOOK.total_seconds(), timeout_s)
+        self.patience_s = (timeout or timedelta(minutes=30)).total_seconds()
+        self._patience = Patience(self.look, LOOK.total_seconds(), self.patience_s)
         self.memory = self._share_memory(tuple(range(self.size)))
 
     def _share_memory(self, ranks: tuple[int, ...]) -> SharedMemory | None:
