@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -68,11 +68,17 @@ def hear_signals() -> None:
         end_on_sigterm()
 
 
-def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | None = None) -> int:
+def run_task(
+    config: DictConfig,
+    overrides: Sequence[str],
+    directory: Path | None = None,
+    hear: Callable[[], None] = hear_signals,
+) -> int:
     """Run the task that ``config``, composed from ``overrides``, chooses and return its exit status.
 
-    ``directory`` is where a job of a sweep writes; otherwise ``output_dir`` or the default is. Raises UserError for bad
-    input, and whatever the task raises.
+    ``directory`` is where a job of a sweep writes; otherwise ``output_dir`` or the default is. ``hear`` is called where
+    there begins to be something that a signal must not lose. Raises UserError for bad input, and whatever the task
+    raises.
     """
     settings = replace(settings_of(config), overrides=tuple(overrides))
     if directory is not None:
@@ -98,7 +104,7 @@ def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | Non
     if make.computes:
         # the longest import of all, before there is anything that a signal must not end
         importlib.import_module("spec_sdk.pipeline")
-    hear_signals()
+    hear()
     status: object = make(task_config).run(settings)
     if not isinstance(status, int) or isinstance(status, bool):
         raise PluginFault(f"task {make.name!r}: its run returned {status!r}, which is no exit status")

@@ -25,6 +25,7 @@ from spec_sdk.cli.earlier_sweep import forget_summary, jobs_not_run_again
 from spec_sdk.cli.jobs import RESULTS, hear_signals, report, status_of, worst
 from spec_sdk.cli.objective import SPEEDUP, best_of, directions_of, known_metrics
 from spec_sdk.cli.outcomes import read_outcomes
+from spec_sdk.cli.sweep_end import SweepEnd
 from spec_sdk.cli.sweep_job import JobFailed, SweepJob
 from spec_sdk.config.chosen_pipeline import task_overrides
 from spec_sdk.config.composing import default_output_dir, directory_option, explained
@@ -47,6 +48,8 @@ ENDING_TRIES = 20
 """How often, a tenth of a second apart, it is looked whether a process that was told to end holds its files."""
 EXHAUSTIVE = "basic"
 """Hydra's own sweeper, which tries everything and optimises nothing."""
+IN_THIS_PROCESS, JOBLIB = "basic", "joblib"
+"""Hydra's own launcher, and one whose processes a terminal's Ctrl-C reaches."""
 
 
 def run_sweep(overrides: Sequence[str]) -> int:
@@ -132,6 +135,7 @@ class Sweep:
             own_subdirectories=self._own_subdirectories,
             metrics=self._metrics,
             optimised=self._plugins["sweeper"] != EXHAUSTIVE,
+            end=SweepEnd(self._directory),
         )
         # without callbacks: no installed plugin brings any
         context = HydraContext(config_loader=self._loader, callbacks=Callbacks())
@@ -141,7 +145,7 @@ class Sweep:
                 sweeper = Plugins.instance().instantiate_sweeper(
                     hydra_context=context, task_function=job, config=self._kept_by_hydra()
                 )
-                with self._launcher_ready():
+                with self._launcher_ready(), self._ended_in_order(job.end):
                     sweeper.sweep(arguments=arguments)
         except (UserError, JobFailed, BrokenPipeError):
             raise
@@ -195,6 +199,10 @@ class Sweep:
         if self._plugins["launcher"] != started_ray.LAUNCHER:
             return contextlib.nullcontext()
         return started_ray.started_ray(self._config.hydra.launcher)
+
+    def _ended_in_order(self, end: SweepEnd) -> contextlib.AbstractContextManager[None]:
+        launcher = self._plugins["launcher"]
+        return contextlib.nullcontext() if launcher == IN_THIS_PROCESS else end.heard(sheltered=launcher == JOBLIB)
 
     def _checked_metrics(self) -> tuple[str, ...]:
         if "sweep.metric" in self._swept:

@@ -16,6 +16,7 @@ from spec_sdk.cli.earlier_sweep import forget_metrics, set_aside_metrics, set_as
 from spec_sdk.cli.jobs import EXIT_CLOSED_PIPE, EXIT_OK, EXIT_TERMINATED, RESULTS, report, run_task, status_of
 from spec_sdk.cli.objective import values_of
 from spec_sdk.cli.outcomes import Outcome
+from spec_sdk.cli.sweep_end import JobEnd, SweepEnd
 from spec_sdk.config.chosen_pipeline import all_overrides, settle, task_overrides
 from spec_sdk.config.overrides import parse
 from spec_sdk.errors import UserError
@@ -35,6 +36,7 @@ class SweepJob:
     ``directory``: the sweep's; ``started_in``: what relative paths are relative to. ``swept``: the options that differ
     from job to job, which name it. ``own_subdirectories``: the jobs write where ``hydra.sweep.subdir`` says.
     ``metrics``: what a sweeper is given of a job; ``optimised``: by a sweeper, to which a failed job is an exception.
+    ``end``: how the jobs hear of the sweep's end.
     """
 
     directory: Path
@@ -43,6 +45,7 @@ class SweepJob:
     own_subdirectories: bool
     metrics: tuple[str, ...]
     optimised: bool
+    end: SweepEnd
 
     def __call__(self, config: DictConfig) -> float | list[float] | None:
         """Run one job. Returns its metric, or a list of several; None if there is none to return.
@@ -50,6 +53,10 @@ class SweepJob:
         Raises JobFailed for a failed job if the sweep is ``optimised``, and what ends the sweep: an interrupt, or a
         closed stdout.
         """
+        with self.end.of_job() as end:
+            return None if end.ended else self._job(config, end)
+
+    def _job(self, config: DictConfig, end: JobEnd) -> float | list[float] | None:
         os.chdir(self.started_in)
         hydra = cast(DictConfig, HydraConfig.get())
         swept = [o for o in parse(task_overrides(hydra)) if o.key_or_group in self.swept]
@@ -59,7 +66,7 @@ class SweepJob:
         outcome = Outcome(hydra.job.num, name, EXIT_OK, None, str(output_dir))
         set_aside_summary(self.directory)
         try:
-            self._run(config, hydra, output_dir, outcome)
+            self._run(config, hydra, output_dir, outcome, end)
         except Exception as error:
             outcome.status = status_of(error)
             if outcome.status == EXIT_CLOSED_PIPE:
@@ -70,20 +77,24 @@ class SweepJob:
             # a launcher that ends the jobs' processes may raise SystemExit in them
             outcome.status = EXIT_TERMINATED if isinstance(error, SystemExit) else status_of(error)
             outcome.error = RESULTS[outcome.status]
+            if end.ended:
+                # the sweep's process raises it; of an exception in here a launcher might kill jobs that have yet to end
+                return None
             raise
         finally:
+            end.deaf()
             outcome.append(self.directory)
         if outcome.status != EXIT_OK and self.optimised:
             raise JobFailed(outcome.error or f"exit status {outcome.status}")
         values = [*(outcome.metric or {}).values()]
         return values[0] if len(values) == 1 else values or None
 
-    def _run(self, config: DictConfig, hydra: DictConfig, output_dir: Path, outcome: Outcome) -> None:
+    def _run(self, config: DictConfig, hydra: DictConfig, output_dir: Path, outcome: Outcome, end: JobEnd) -> None:
         if not output_dir.absolute().resolve().is_relative_to(self.directory.absolute().resolve()):
             raise UserError(f"hydra.sweep.subdir: {output_dir} is not below the sweep's directory")
         set_aside_metrics(output_dir)
         settle(config, hydra)
-        outcome.status = run_task(config, all_overrides(hydra), output_dir)
+        outcome.status = run_task(config, all_overrides(hydra), output_dir, end.hear)
         if outcome.status == EXIT_OK:
             forget_metrics(output_dir)
         if outcome.status == EXIT_OK and self.metrics:

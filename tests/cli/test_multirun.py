@@ -140,7 +140,7 @@ def test_a_sweep_that_is_interrupted_keeps_the_jobs_of_an_earlier_one_that_it_ha
     assert cli(*sweep).status == 0
     before = summary()
 
-    def interrupted(config: Any, overrides: Sequence[str], directory: Path) -> int:
+    def interrupted(config: Any, overrides: Sequence[str], directory: Path, *_: Any) -> int:
         if "max_new_tokens=4" in overrides:
             raise KeyboardInterrupt
         return run_task(config, overrides, directory)
