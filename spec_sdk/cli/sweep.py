@@ -21,7 +21,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from spec_sdk.cli import started_ray
-from spec_sdk.cli.earlier_sweep import forget_summary, jobs_not_run_again
+from spec_sdk.cli.earlier_sweep import finished_jobs, forget_summary, jobs_not_run_again, keep_outcomes
 from spec_sdk.cli.jobs import RESULTS, hear_signals, report, status_of, worst
 from spec_sdk.cli.objective import SPEEDUP, best_of, directions_of, known_metrics
 from spec_sdk.cli.outcomes import read_outcomes
@@ -36,7 +36,7 @@ from spec_sdk.files import expanded, missing_directories, remove_abandoned, remo
 from spec_sdk.report import SUMMARY_COLUMNS, print_plugins_of_jobs, summary_cells
 from spec_sdk.run_output import OUTCOMES, SUMMARY, check_writable, unfinished_files
 from spec_sdk.say import say
-from spec_sdk.settings import RUN_OPTIONS, check_common, sweep_of
+from spec_sdk.settings import RUN_OPTIONS, SweepSettings, check_common, sweep_of
 from spec_sdk.tables import number, print_table
 
 HYDRA_SWEEP_FILE = "multirun.yaml"
@@ -79,6 +79,7 @@ class Sweep:
         self._plugins = {kind: str(config.hydra.runtime.choices[f"hydra/{kind}"]) for kind in ("sweeper", "launcher")}
         self._swept = {o.key_or_group for o in parse(overrides) if o.is_sweep_override()}
         self._metrics = self._checked_metrics()
+        self._resumes, self._finished = self._checked_resume(), dict[str, str]()
         params = (config.hydra.sweeper or {}).get("params") or {}
         self._swept |= {str(key).lstrip("+") for key in params}
         self._check_common()
@@ -99,7 +100,8 @@ class Sweep:
         check_writable(self._directory)
         made = missing_directories(self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
-        (self._directory / OUTCOMES).unlink(missing_ok=True)
+        keep_outcomes(self._directory)
+        self._finished = finished_jobs(self._directory) if self._resumes else {}
         statuses: list[int] = []
         whole = False
         try:
@@ -136,6 +138,7 @@ class Sweep:
             metrics=self._metrics,
             optimised=self._plugins["sweeper"] != EXHAUSTIVE,
             end=SweepEnd(self._directory),
+            finished=self._finished,
         )
         # without callbacks: no installed plugin brings any
         context = HydraContext(config_loader=self._loader, callbacks=Callbacks())
@@ -207,15 +210,32 @@ class Sweep:
     def _checked_metrics(self) -> tuple[str, ...]:
         if "sweep.metric" in self._swept:
             raise UserError("sweep.metric: of all jobs the same; several are a list: sweep.metric=[…,…]")
-        config = OmegaConf.to_container(OmegaConf.masked_copy(self._config, "sweep"), resolve=True)
-        assert isinstance(config, dict)
-        names = sweep_of({str(key): value for key, value in config.items()}).names()
+        names = self._options().names()
         for name in names if self._config.task.name == "generate" else ():
             if name not in known_metrics():
                 raise UserError(f"sweep.metric: unknown metric {name!r}{did_you_mean(name, known_metrics())}")
             if name == SPEEDUP and not self._config.compare and "compare" not in self._swept:
                 raise UserError("sweep.metric: speedup is over plain decoding, which compare=true runs too; add it")
         return names
+
+    def _options(self) -> SweepSettings:
+        config = OmegaConf.to_container(OmegaConf.masked_copy(self._config, "sweep"), resolve=True)
+        assert isinstance(config, dict)
+        return sweep_of({str(key): value for key, value in config.items()})
+
+    def _checked_resume(self) -> bool:
+        if "sweep.resume" in self._swept:
+            raise UserError("sweep.resume: of all jobs the same; true or false")
+        if not self._options().resume:
+            return False
+        if self._plugins["sweeper"] != EXHAUSTIVE:
+            raise UserError(
+                f"sweep.resume: hydra/sweeper={self._plugins['sweeper']} chooses its jobs anew, so there are none to "
+                "resume; leave it out"
+            )
+        if directory_option(self._config, self._overrides, "hydra.sweep.dir") is None and not self._config.output_dir:
+            raise UserError("sweep.resume: say which sweep is to go on: output_dir=…, its directory")
+        return True
 
     def _check_common(self) -> None:
         """What is wrong with every job is said once, and before the first of them."""

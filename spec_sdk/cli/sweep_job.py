@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -12,12 +14,13 @@ from typing import cast
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from spec_sdk.cli.earlier_sweep import forget_metrics, set_aside_metrics, set_aside_summary
+from spec_sdk.cli.earlier_sweep import forget_metrics, is_of, set_aside_metrics, set_aside_summary
 from spec_sdk.cli.jobs import EXIT_CLOSED_PIPE, EXIT_OK, EXIT_TERMINATED, RESULTS, report, run_task, status_of
 from spec_sdk.cli.objective import values_of
 from spec_sdk.cli.outcomes import Outcome
 from spec_sdk.cli.sweep_end import JobEnd, SweepEnd
 from spec_sdk.config.chosen_pipeline import all_overrides, settle, task_overrides
+from spec_sdk.config.composing import settings_of
 from spec_sdk.config.overrides import parse
 from spec_sdk.errors import UserError
 from spec_sdk.files import remove_empty
@@ -36,7 +39,8 @@ class SweepJob:
     ``directory``: the sweep's; ``started_in``: what relative paths are relative to. ``swept``: the options that differ
     from job to job, which name it. ``own_subdirectories``: the jobs write where ``hydra.sweep.subdir`` says.
     ``metrics``: what a sweeper is given of a job; ``optimised``: by a sweeper, to which a failed job is an exception.
-    ``end``: how the jobs hear of the sweep's end.
+    ``end``: how the jobs hear of the sweep's end. ``finished``: jobs of an earlier sweep that stand as they are, and
+    the names of their directories.
     """
 
     directory: Path
@@ -46,6 +50,7 @@ class SweepJob:
     metrics: tuple[str, ...]
     optimised: bool
     end: SweepEnd
+    finished: Mapping[str, str]
 
     def __call__(self, config: DictConfig) -> float | list[float] | None:
         """Run one job. Returns its metric, or a list of several; None if there is none to return.
@@ -92,13 +97,23 @@ class SweepJob:
     def _run(self, config: DictConfig, hydra: DictConfig, output_dir: Path, outcome: Outcome, end: JobEnd) -> None:
         if not output_dir.absolute().resolve().is_relative_to(self.directory.absolute().resolve()):
             raise UserError(f"hydra.sweep.subdir: {output_dir} is not below the sweep's directory")
-        set_aside_metrics(output_dir)
-        settle(config, hydra)
-        outcome.status = run_task(config, all_overrides(hydra), output_dir, end.hear)
+        if self._stands(config, hydra, output_dir, outcome.name):
+            print(f"job {outcome.number} ended in an earlier sweep", file=sys.stderr)
+        else:
+            set_aside_metrics(output_dir)
+            settle(config, hydra)
+            outcome.status = run_task(config, all_overrides(hydra), output_dir, end.hear)
         if outcome.status == EXIT_OK:
             forget_metrics(output_dir)
         if outcome.status == EXIT_OK and self.metrics:
             outcome.metric = values_of(output_dir, self.metrics)
+
+    def _stands(self, config: DictConfig, hydra: DictConfig, output_dir: Path, name: str) -> bool:
+        if self.finished.get(name) != output_dir.name:
+            return False
+        settled = copy.deepcopy(config)
+        settle(settled, hydra)
+        return is_of(output_dir, settings_of(settled).resolved)
 
     def _output_dir(self, hydra: DictConfig, name: str) -> Path:
         if not self.own_subdirectories:

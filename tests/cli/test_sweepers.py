@@ -143,7 +143,7 @@ def test_jobs_of_joblib_that_run_when_a_sweep_is_ended_keep_what_they_have(
         metrics = json.loads((job / "metrics.json").read_text())
         assert metrics["summary"]["prompts"] > 1 and metrics["prompts"][0]["finish_reason"] == "length"
         events = [json.loads(line) for line in (job / "events.jsonl").read_text().splitlines()]
-        assert sum(event["event"] == "request_end" for event in events) == metrics["summary"]["prompts"]
+        assert sum(event["event"] == "request_start" for event in events) == metrics["summary"]["prompts"]
     assert not (own_directory / "out" / ".ending").exists()
     assert sorted(path.name for path in Path("out").rglob("*.partial")) == [
         ".events.jsonl.x.partial",
