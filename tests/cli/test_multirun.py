@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from spec_sdk.cli.jobs import run_task
 from spec_sdk.cli.sweep_job import directory_name
 from spec_sdk.run_report.finding import read_runs
+from spec_sdk.settings import Settings
 from tests.cli.conftest import Result
+from tests.cli.fakes import FakePipeline
 
 Cli = Callable[..., Result]
 pytestmark = pytest.mark.usefixtures("fake")
@@ -54,6 +57,27 @@ def test_a_sweep_that_compares_has_the_ratios(cli: Cli) -> None:
     assert max(map(len, table[1:])) <= 80
     plain = cli("-m", "pipeline=vanilla,suffix", "max_new_tokens=7", "output_dir=plain")
     assert "ratio" not in plain.err and [job["speedup"] for job in summary("plain")] == [None, None]
+
+
+def test_a_sweep_tells_rounded_rows_from_exact_ones(
+    cli: Cli, fake: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = ("-m", "pipeline=vanilla,suffix", "max_new_tokens=7", "output_dir=out")
+    exact = cli(*sweep)
+    assert "rows" not in exact.err and [job["rounds_rows"] for job in summary()] == [False, False]
+    fake(rounds_rows=True)
+    assert "rows       in 8 bits" in cli(*sweep).err.splitlines()
+
+    def some_round(settings: Settings, *_: Any) -> FakePipeline:
+        return FakePipeline(settings.pipeline.name, settings.sampling, rounds_rows=settings.pipeline.name == "suffix")
+
+    monkeypatch.setattr(sys.modules["spec_sdk.pipeline"], "build_pipeline", some_round)
+    told = cli(*sweep).err.splitlines()
+    assert [job["rounds_rows"] for job in summary()] == [False, True]
+    assert [line.partition("rows ")[2] for line in told if line.startswith(("job 0  ", "job 1  "))] == [
+        "exact",
+        "in 8 bits",
+    ]
 
 
 def test_options_of_what_jobs_choose(cli: Cli) -> None:
