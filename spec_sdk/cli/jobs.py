@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from omegaconf import DictConfig
 
+from spec_sdk.cli.plugin_errors import plugin_error, tracebacks_wanted
 from spec_sdk.cli.starting import started, starting
 from spec_sdk.config.chosen_backend import backend_choice
 from spec_sdk.config.composing import settings_of
@@ -158,7 +159,8 @@ def status_of(error: BaseException) -> int:
 def report(error: BaseException) -> str:
     """Tell of ``error`` on stderr: one line for what can be mended, the whole traceback for a bug of ours.
 
-    A plugin that returned what cannot be used is named in a line; what a plugin's code raises has its traceback.
+    A plugin that returned what cannot be used is named in a line, and so is one of another package that raised
+    something; HYDRA_FULL_ERROR=1 shows the traceback of that.
 
     Returns the line.
     """
@@ -168,7 +170,9 @@ def report(error: BaseException) -> str:
         line = RESULTS[status]
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         line = f"no space left on the device{f' for {error.filename}' if error.filename else ''}"
-    if status == EXIT_BUG and not isinstance(error, PluginFault):
+    of_plugin = plugin_error(error) if status == EXIT_BUG and not isinstance(error, PluginFault) else None
+    line = of_plugin or line
+    if status == EXIT_BUG and not isinstance(error, PluginFault) and (of_plugin is None or tracebacks_wanted()):
         traceback.print_exception(error)
     elif status != EXIT_CLOSED_PIPE:
         with contextlib.suppress(BrokenPipeError):
