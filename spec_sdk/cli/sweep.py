@@ -31,6 +31,7 @@ from spec_sdk.config.chosen_pipeline import task_overrides
 from spec_sdk.config.composing import default_output_dir, directory_option, explained
 from spec_sdk.config.hydra_loader import CONFIG_NAME, CheckedLoader, config_loader
 from spec_sdk.config.overrides import as_text, parse
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError, did_you_mean, in_a_line
 from spec_sdk.files import expanded, missing_directories, remove_abandoned, remove_empty, write_json
 from spec_sdk.report import SUMMARY_COLUMNS, print_plugins_of_jobs, summary_cells
@@ -291,7 +292,7 @@ class Sweep:
             result = RESULTS.get(outcome.status, "failed") + (", best" if outcome in best else "")
             ratio = [number(job["speedup"], 2, "×")] * compared
             rows.append([outcome.name, *summary_cells(job["summary"]), *ratio, *values, result])
-        title = f"{len(outcomes)} jobs in {self._directory}"
+        title = f"{counted(len(outcomes), 'job')} in {self._directory}"
         print_table(title, ["job", *SUMMARY_COLUMNS, *["ratio"] * compared, *added, "result"], rows)
         print_plugins_of_jobs(jobs)
         if earlier:

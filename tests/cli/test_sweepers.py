@@ -185,7 +185,7 @@ def test_optuna_gives_up_at_a_failed_trial(cli: Cli) -> None:
     )
     assert (result.status, result.error) == (2, FAILS)
     assert [job["status"] for job in summary()["jobs"]] == [2]
-    assert summary()["best"] == [] and "1 jobs in out" in result.err
+    assert summary()["best"] == [] and "1 job in out" in result.err
 
 
 @pytest.mark.usefixtures("fake", "optuna")
@@ -255,7 +255,7 @@ def test_a_launcher_that_breaks_keeps_the_jobs_that_ran(cli: Cli, monkeypatch: p
     assert result.status == 2
     assert result.error == "hydra/sweeper=basic, hydra/launcher=basic: OSError: a worker was killed"
     assert [job["status"] for job in summary()["jobs"]] == [0]
-    assert "1 jobs in out" in result.err
+    assert "1 job in out" in result.err
 
 
 def test_a_job_whose_process_is_ended_is_not_ok(
