@@ -1,8 +1,9 @@
 """The command line: read it, compose the config, run the task (or a sweep of tasks), turn what happens into a status.
 
-Exit status: 0 done, 1 a bug (with its traceback; in one line where a plugin returned what cannot be used), 2 bad input
-(one line), 3 another process of the run was lost (one line), 130 interrupted (Ctrl-C), 141 stdout was closed, 143
-terminated (SIGTERM). Of several processes one tells what went wrong, and all end with its status.
+Exit status: 0 done, 1 a bug (with its traceback; in one line where a plugin returned what cannot be used, or its code
+raised something), 2 bad input (one line), 3 another process of the run was lost (one line), 130 interrupted (Ctrl-C),
+141 stdout was closed, 143 terminated (SIGTERM). Of several processes one tells what went wrong, and all end with its
+status.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from spec_sdk.contracts import Constraint, Matcher
+from spec_sdk.contracts import AnyTokens, Constraint, Matcher
 from spec_sdk.contracts.constraint import named
 from spec_sdk.errors import PluginFault, UserError
 from spec_sdk.model.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ class CompiledConstraints:
         if given is None or given == NOTHING:
             return None
         if isinstance(given, Matcher):
-            return given
+            return None if isinstance(given, AnyTokens) else given
         constraint = made(given) if isinstance(given, Mapping) else given
         if not isinstance(constraint, Constraint):
             raise UserError(
@@ -58,9 +58,12 @@ class CompiledConstraints:
         tokenizer = self._tokenizer()
         assert tokenizer is not None
         compiled: object = constraint.compile(tokenizer, self._vocabulary)
-        if not isinstance(compiled, Matcher | None):
-            raise PluginFault(f"constraint {constraint.name!r}: its compile returned {compiled!r}, which is no matcher")
-        matcher = None if compiled is None else named(compiled, constraint.name)
+        if not isinstance(compiled, Matcher):
+            hint = " (AnyTokens is one that rules nothing out)" if compiled is None else ""
+            raise PluginFault(
+                f"constraint {constraint.name!r}: its compile returned {compiled!r}, which is no matcher{hint}"
+            )
+        matcher = None if isinstance(compiled, AnyTokens) else named(compiled, constraint.name)
         with self._lock:
             self._kept[key] = matcher
             while len(self._kept) > MOST_KEPT:

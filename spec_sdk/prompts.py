@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded, read_text
 from spec_sdk.prompt_lines import check_unicode, parsed_line, repeated_id
@@ -89,7 +90,7 @@ def check_length(prompt: int, new: int, context: int, index: int = 0, prompts: i
         advice = "no answer fits: is the model's max_position_embeddings right?"
     else:
         advice = f"use max_new_tokens={room} or less" if room >= 1 else "shorten it"
-    its = f"{prompt} token{'s' * (prompt != 1)}"
+    its = counted(prompt, "token")
     raise UserError(f"{which}: its {its} and max_new_tokens={new} exceed the context of {context}; {advice}")
 
 

@@ -134,13 +134,18 @@ def summary_cells(summary: Mapping[str, Any] | None) -> list[str]:
 def print_plugins_of_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
     """What ran in the jobs of a sweep: what they have in common once, then what differs by job.
 
-    A job is as ``summary.json`` has it; ``plugins`` is None of one that failed.
+    A job is as ``summary.json`` has it; ``plugins`` is None of one that failed. Where the target rounded the rows of
+    activations in some of them, that is told as well.
     """
     words = {
         f"job {number}": {kind.replace("_", " "): in_words(plugin) for kind, plugin in job["plugins"].items()}
         for number, job in enumerate(jobs)
         if job["plugins"] is not None
     }
+    if any(job["rounds_rows"] for job in jobs):
+        for number, job in enumerate(jobs):
+            if job["rounds_rows"] is not None:
+                words[f"job {number}"]["rows"] = "in 8 bits" if job["rounds_rows"] else "exact"
     kinds = dict.fromkeys(kind for plugins in words.values() for kind in plugins)
     common = {kind for kind in kinds if len({plugins.get(kind) for plugins in words.values()}) == 1}
     first = next(iter(words.values()), {})

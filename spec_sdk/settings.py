@@ -173,13 +173,16 @@ class RunSettings:
 
 @dataclass
 class SweepSettings:
-    """What the jobs of a sweep give to a sweeper that optimises."""
+    """What the jobs of a sweep give to a sweeper that optimises, and which of them run."""
 
     metric: Any = option(
         None,
         "what a sweeper such as Optuna optimises: a number of metrics.json's summary (tokens_per_second, "
         "stage_s.verify), or speedup, where compare=true; a list for several objectives",
         means={None: "nothing"},
+    )
+    resume: bool = option(
+        False, "of an earlier sweep into the same output_dir: run only the jobs that did not end well, or have changed"
     )
 
     def names(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from spec_sdk.api.step import NewToken, Step
+from spec_sdk.counted import counted
 from spec_sdk.tables import number, percent
 
 KEPT, OWN, REST = "bold green", "bold", "dim"
@@ -58,8 +59,9 @@ def figures(steps: Iterable[Step]) -> str:
     rate = number(len(tokens) / seconds if seconds else None, 1)
     share = percent(accepted / drafted if drafted else None)
     return (
-        f"{len(tokens)} tokens in {len(steps)} target passes: {number(len(tokens) / len(steps) if steps else None)} "
-        f"per pass; acceptance rate {share}; {rate} tokens/s; {_sources(tokens)}"
+        f"{counted(len(tokens), 'token')} in {len(steps)} target pass{'es' * (len(steps) != 1)}: "
+        f"{number(len(tokens) / len(steps) if steps else None)} per pass; acceptance rate {share}; "
+        f"{rate} tokens/s; {_sources(tokens)}"
     )
 
 

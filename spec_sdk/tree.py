@@ -17,6 +17,7 @@ from itertools import accumulate
 
 import torch
 
+from spec_sdk.counted import counted
 from spec_sdk.errors import did_you_mean
 from spec_sdk.ops.draws import DRAW_KINDS, DraftDistribution, Draw, DrawKind, misnumbered
 
@@ -173,7 +174,9 @@ class TreeBuilder:
         if type(token) is not int:
             token = _whole(token, size)
         if not 0 <= parent < size:
-            raise ValueError(f"tree node {size}: parent {parent} does not exist yet (the tree has {size} nodes)")
+            raise ValueError(
+                f"tree node {size}: parent {parent} does not exist yet (the tree has {counted(size, 'node')})"
+            )
         if token < 0:
             raise ValueError(f"tree node {size}: token id {token} is negative")
         # most tokens of most trees are chosen, a dozen in every step
@@ -368,7 +371,7 @@ def _check_arrays(tree: TokenTree) -> None:
 def _wrong_parent(parent_N: tuple[int, ...], node: int) -> str:
     parent = parent_N[node]
     if not 0 <= parent < len(parent_N):
-        return f"its parent {parent} does not exist (the tree has {len(parent_N)} nodes)"
+        return f"its parent {parent} does not exist (the tree has {counted(len(parent_N), 'node')})"
     above = {node: None}
     while 0 <= parent < len(parent_N) and parent not in above:
         above[parent] = None

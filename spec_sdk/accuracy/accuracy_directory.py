@@ -12,6 +12,7 @@ from spec_sdk.accuracy.tables import own_tables, paper_tables
 from spec_sdk.bench.bench_directory import BenchDirectory
 from spec_sdk.bench.records import SCHEMA_VERSION
 from spec_sdk.bench.show import facts_of, show_failures
+from spec_sdk.counted import counted
 from spec_sdk.events import finite
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.run_output import SUMMARY
@@ -67,7 +68,7 @@ def facts(run: AccuracyRun) -> dict[str, str]:
         "prompts": f"{prompts['count']} of {prompts['file']}{cue}, {head['new_tokens']} new tokens",
         "sampling": ", ".join(
             [f"temperature {head['temperatures'][0]:g}", *(text for text in filters if text not in defaults)]
-            + [f"{seeds} seed" + "s" * (seeds > 1)]
+            + [counted(seeds, "seed")]
         ),
     }
 

@@ -11,6 +11,7 @@ from spec_sdk.advice.cycles import Cycle, Shape, cycles_of
 from spec_sdk.bench.cost_curve import CostCurve
 from spec_sdk.bench.measuring import NODES as MEASURED
 from spec_sdk.contracts import Budget, Matcher, Policy, Request
+from spec_sdk.counted import counted
 from spec_sdk.errors import in_a_line
 from spec_sdk.pipeline import Pipeline
 from spec_sdk.policy import FixedPolicy
@@ -142,7 +143,7 @@ def take_turns(
         for name, cycles in _together(going, prompt, number, options, answers).items():
             answers.cycles[name][number] = cycles
         took = time.perf_counter() - round_began
-        tell(f"prompt {number + 1} of {len(prompts)}: {len(going)} pipelines in {took:.1f} s")
+        tell(f"prompt {number + 1} of {len(prompts)}: {counted(len(going), 'pipeline')} in {took:.1f} s")
         dropped = drop(answers) - {plain.name}
         left = [each for each in going if each.name not in dropped and each.name in answers.cycles]
         share, going = len(left) / len(going), left

@@ -15,6 +15,7 @@ from spec_sdk.bench.cost_curve import CostCurve
 from spec_sdk.bench.cycle_counts import depths_of
 from spec_sdk.bench.machine import machine_facts
 from spec_sdk.bench.records import VANILLA
+from spec_sdk.counted import counted
 from spec_sdk.tables import number, print_table, text_width, wrapped
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def basis(answered: int, asked: int) -> list[str]:
     """What to say of advice that rests on few prompts, ``answered`` of those that were ``asked``."""
     if answered >= FEW_PROMPTS:
         return []
-    few = f"This rests on {answered} prompt{'s' * (answered != 1)}"
+    few = f"This rests on {counted(answered, 'prompt')}"
     if answered < asked:
         return [f"{few} of {asked}, for which the time sufficed: give more of it by task.seconds, or fewer candidates."]
     return [f"{few}, and others may differ much: give more by prompt_file."]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from spec_sdk.bench.records import Setting
+from spec_sdk.counted import counted
 from spec_sdk.duration import duration
 
 LIVE_S, LINES_S = 0.2, 10.0
@@ -29,7 +30,7 @@ class ProgressLines:
 
     def begin(self, answers: int) -> None:
         self._answers, self._done, self._began = answers, 0, self._now()
-        self.say(f"{answers} answers to make" if answers else "all answers are there")
+        self.say(f"{counted(answers, 'answer')} to make" if answers else "all answers are there")
 
     def at(self, setting: Setting, round: int, prompt: str) -> None:
         which = f"temperature {setting.temperature:g}, batch size {setting.batch_size}"

@@ -19,6 +19,7 @@ from spec_sdk.bench.figures import (
 from spec_sdk.bench.intervals import Interval
 from spec_sdk.bench.reading import BenchRun
 from spec_sdk.bench.records import VANILLA, Setting
+from spec_sdk.counted import counted
 from spec_sdk.metrics import STAGES
 from spec_sdk.tables import number, percent, print_facts, print_table
 
@@ -42,10 +43,10 @@ def show_run(run: BenchRun, file: TextIO) -> None:
 def facts_of(run: BenchRun) -> dict[str, str]:
     """What all figures were measured with."""
     about, machine = run.head.data, run.head.data["machine"]
-    prompts, rounds = about["prompts"], f"{about['rounds']} round" + "s" * (about["rounds"] > 1)
+    prompts, rounds = about["prompts"], counted(about["rounds"], "round")
     return {
         "target": f"{about['target']}, {about['dtype']}, weights {about['weights']}",
-        "machine": f"{machine['device']}, {machine['cores']} cores, {machine['threads']} threads",
+        "machine": f"{machine['device']}, {counted(machine['cores'], 'core')}, {counted(machine['threads'], 'thread')}",
         "versions": f"spec-sdk {about['spec_sdk']}, torch {machine['torch']}, Python {machine['python']}",
         "prompts": f"{prompts['count']} of {prompts['file']}, {about['new_tokens']} new tokens, {rounds}",
     }

@@ -1,15 +1,21 @@
-"""What an earlier sweep left in the same directory: set aside where a job begins anew, kept where none did."""
+"""What an earlier sweep left in the same directory: set aside where a job begins anew, kept where none did, and gone
+on with where that is asked for.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spec_sdk.cli.outcomes import Outcome, read_metrics
-from spec_sdk.run_output import METRICS, SUMMARY
+import yaml
+
+from spec_sdk.cli.jobs import EXIT_OK
+from spec_sdk.cli.outcomes import Outcome, read_metrics, read_outcomes
+from spec_sdk.files import write_json
+from spec_sdk.run_output import CONFIG, METRICS, OUTCOMES, SUMMARY
 
 EARLIER_METRICS, EARLIER_SUMMARY = f"earlier_{METRICS}", f"earlier_{SUMMARY}"
 
@@ -27,6 +33,48 @@ def set_aside_metrics(directory: Path) -> None:
 def forget_metrics(directory: Path) -> None:
     """In the directory of a job that is done."""
     (directory / EARLIER_METRICS).unlink(missing_ok=True)
+
+
+def keep_outcomes(directory: Path) -> None:
+    """In the directory of a sweep that begins: the outcomes that a killed one left go to those of earlier ones."""
+    with contextlib.suppress(ValueError, TypeError):
+        jobs = [outcome.as_json() for outcome in read_outcomes(directory)]
+        if jobs:
+            names = {job["job"] for job in jobs}
+            earlier = [job for job in _jobs(directory / EARLIER_SUMMARY) if job.get("job") not in names]
+            write_json(directory / EARLIER_SUMMARY, {"jobs": [*earlier, *jobs]})
+    (directory / OUTCOMES).unlink(missing_ok=True)
+
+
+def finished_jobs(directory: Path) -> dict[str, str]:
+    """The jobs that ended well in the latest sweep into ``directory``, or before it: their names, and those of their
+    directories. None where there was no sweep.
+    """
+    path = directory / SUMMARY
+    jobs = _jobs(path if path.is_file() else directory / EARLIER_SUMMARY)
+    return {job["job"]: Path(job["output_dir"]).name for job in jobs if job["status"] == EXIT_OK and job["output_dir"]}
+
+
+def is_of(directory: Path, config: Mapping[str, Any]) -> bool:
+    """Whether what lies in a job's directory is of this very config. A prompt that was not kept is none of it."""
+    try:
+        kept = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    return isinstance(kept, dict) and _comparable(kept) == _comparable(yaml.safe_load(yaml.safe_dump(dict(config))))
+
+
+def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """But for what does not change a job's result."""
+    return {key: value for key, value in config.items() if key not in ("sweep", "output_dir")}
+
+
+def _jobs(path: Path) -> list[dict[str, Any]]:
+    try:
+        jobs: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["jobs"]
+        return [job for job in jobs if {"job", "status", "output_dir"} <= job.keys()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def jobs_not_run_again(directory: Path, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

@@ -10,13 +10,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import DictConfig
 
+from spec_sdk.cli.plugin_errors import plugin_error, tracebacks_wanted
 from spec_sdk.cli.starting import started, starting
 from spec_sdk.config.chosen_backend import backend_choice
 from spec_sdk.config.composing import settings_of
@@ -68,11 +69,17 @@ def hear_signals() -> None:
         end_on_sigterm()
 
 
-def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | None = None) -> int:
+def run_task(
+    config: DictConfig,
+    overrides: Sequence[str],
+    directory: Path | None = None,
+    hear: Callable[[], None] = hear_signals,
+) -> int:
     """Run the task that ``config``, composed from ``overrides``, chooses and return its exit status.
 
-    ``directory`` is where a job of a sweep writes; otherwise ``output_dir`` or the default is. Raises UserError for bad
-    input, and whatever the task raises.
+    ``directory`` is where a job of a sweep writes; otherwise ``output_dir`` or the default is. ``hear`` is called where
+    there begins to be something that a signal must not lose. Raises UserError for bad input, and whatever the task
+    raises.
     """
     settings = replace(settings_of(config), overrides=tuple(overrides))
     if directory is not None:
@@ -98,7 +105,7 @@ def run_task(config: DictConfig, overrides: Sequence[str], directory: Path | Non
     if make.computes:
         # the longest import of all, before there is anything that a signal must not end
         importlib.import_module("spec_sdk.pipeline")
-    hear_signals()
+    hear()
     status: object = make(task_config).run(settings)
     if not isinstance(status, int) or isinstance(status, bool):
         raise PluginFault(f"task {make.name!r}: its run returned {status!r}, which is no exit status")
@@ -152,7 +159,8 @@ def status_of(error: BaseException) -> int:
 def report(error: BaseException) -> str:
     """Tell of ``error`` on stderr: one line for what can be mended, the whole traceback for a bug of ours.
 
-    A plugin that returned what cannot be used is named in a line; what a plugin's code raises has its traceback.
+    A plugin that returned what cannot be used is named in a line, and so is one of another package that raised
+    something; HYDRA_FULL_ERROR=1 shows the traceback of that.
 
     Returns the line.
     """
@@ -162,7 +170,9 @@ def report(error: BaseException) -> str:
         line = RESULTS[status]
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         line = f"no space left on the device{f' for {error.filename}' if error.filename else ''}"
-    if status == EXIT_BUG and not isinstance(error, PluginFault):
+    of_plugin = plugin_error(error) if status == EXIT_BUG and not isinstance(error, PluginFault) else None
+    line = of_plugin or line
+    if status == EXIT_BUG and not isinstance(error, PluginFault) and (of_plugin is None or tracebacks_wanted()):
         traceback.print_exception(error)
     elif status != EXIT_CLOSED_PIPE:
         with contextlib.suppress(BrokenPipeError):

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, ListConfig
 
 from spec_sdk.cli.outcomes import Outcome, read_metrics
 from spec_sdk.config.nested import leaves
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError, did_you_mean
 
 DIRECTIONS = ("maximize", "minimize")
@@ -59,7 +60,8 @@ def directions_of(sweeper: DictConfig, names: Sequence[str]) -> tuple[str, ...]:
             raise UserError(f"hydra.sweeper.direction: unknown {direction!r}{did_you_mean(direction, DIRECTIONS)}")
     if len(directions) != len(names):
         raise UserError(
-            f"hydra.sweeper.direction: {len(directions)} for {len(names)} metrics (sweep.metric); give one for each"
+            f"hydra.sweeper.direction: {len(directions)} for {counted(len(names), 'metric')} "
+            "(sweep.metric); give one for each"
         )
     return directions
 

@@ -38,6 +38,7 @@ class Outcome:
             "pipeline": metrics.get("pipeline"),
             "overridden": metrics.get("overridden"),
             "plugins": metrics.get("plugins"),
+            "rounds_rows": metrics.get("rounds_rows"),
             "summary": metrics.get("summary"),
             "speedup": (metrics.get("comparison") or {}).get("speedup"),
         }

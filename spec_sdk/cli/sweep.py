@@ -21,21 +21,23 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from spec_sdk.cli import started_ray
-from spec_sdk.cli.earlier_sweep import forget_summary, jobs_not_run_again
+from spec_sdk.cli.earlier_sweep import finished_jobs, forget_summary, jobs_not_run_again, keep_outcomes
 from spec_sdk.cli.jobs import RESULTS, hear_signals, report, status_of, worst
 from spec_sdk.cli.objective import SPEEDUP, best_of, directions_of, known_metrics
 from spec_sdk.cli.outcomes import read_outcomes
+from spec_sdk.cli.sweep_end import SweepEnd
 from spec_sdk.cli.sweep_job import JobFailed, SweepJob
 from spec_sdk.config.chosen_pipeline import task_overrides
 from spec_sdk.config.composing import default_output_dir, directory_option, explained
 from spec_sdk.config.hydra_loader import CONFIG_NAME, CheckedLoader, config_loader
 from spec_sdk.config.overrides import as_text, parse
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError, did_you_mean, in_a_line
 from spec_sdk.files import expanded, missing_directories, remove_abandoned, remove_empty, write_json
 from spec_sdk.report import SUMMARY_COLUMNS, print_plugins_of_jobs, summary_cells
 from spec_sdk.run_output import OUTCOMES, SUMMARY, check_writable, unfinished_files
 from spec_sdk.say import say
-from spec_sdk.settings import RUN_OPTIONS, check_common, sweep_of
+from spec_sdk.settings import RUN_OPTIONS, SweepSettings, check_common, sweep_of
 from spec_sdk.tables import number, print_table
 
 HYDRA_SWEEP_FILE = "multirun.yaml"
@@ -47,6 +49,8 @@ ENDING_TRIES = 20
 """How often, a tenth of a second apart, it is looked whether a process that was told to end holds its files."""
 EXHAUSTIVE = "basic"
 """Hydra's own sweeper, which tries everything and optimises nothing."""
+IN_THIS_PROCESS, JOBLIB = "basic", "joblib"
+"""Hydra's own launcher, and one whose processes a terminal's Ctrl-C reaches."""
 
 
 def run_sweep(overrides: Sequence[str]) -> int:
@@ -76,6 +80,7 @@ class Sweep:
         self._plugins = {kind: str(config.hydra.runtime.choices[f"hydra/{kind}"]) for kind in ("sweeper", "launcher")}
         self._swept = {o.key_or_group for o in parse(overrides) if o.is_sweep_override()}
         self._metrics = self._checked_metrics()
+        self._resumes, self._finished = self._checked_resume(), dict[str, str]()
         params = (config.hydra.sweeper or {}).get("params") or {}
         self._swept |= {str(key).lstrip("+") for key in params}
         self._check_common()
@@ -96,7 +101,8 @@ class Sweep:
         check_writable(self._directory)
         made = missing_directories(self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
-        (self._directory / OUTCOMES).unlink(missing_ok=True)
+        keep_outcomes(self._directory)
+        self._finished = finished_jobs(self._directory) if self._resumes else {}
         statuses: list[int] = []
         whole = False
         try:
@@ -132,6 +138,8 @@ class Sweep:
             own_subdirectories=self._own_subdirectories,
             metrics=self._metrics,
             optimised=self._plugins["sweeper"] != EXHAUSTIVE,
+            end=SweepEnd(self._directory),
+            finished=self._finished,
         )
         # without callbacks: no installed plugin brings any
         context = HydraContext(config_loader=self._loader, callbacks=Callbacks())
@@ -141,7 +149,7 @@ class Sweep:
                 sweeper = Plugins.instance().instantiate_sweeper(
                     hydra_context=context, task_function=job, config=self._kept_by_hydra()
                 )
-                with self._launcher_ready():
+                with self._launcher_ready(), self._ended_in_order(job.end):
                     sweeper.sweep(arguments=arguments)
         except (UserError, JobFailed, BrokenPipeError):
             raise
@@ -196,18 +204,39 @@ class Sweep:
             return contextlib.nullcontext()
         return started_ray.started_ray(self._config.hydra.launcher)
 
+    def _ended_in_order(self, end: SweepEnd) -> contextlib.AbstractContextManager[None]:
+        launcher = self._plugins["launcher"]
+        return contextlib.nullcontext() if launcher == IN_THIS_PROCESS else end.heard(sheltered=launcher == JOBLIB)
+
     def _checked_metrics(self) -> tuple[str, ...]:
         if "sweep.metric" in self._swept:
             raise UserError("sweep.metric: of all jobs the same; several are a list: sweep.metric=[…,…]")
-        config = OmegaConf.to_container(OmegaConf.masked_copy(self._config, "sweep"), resolve=True)
-        assert isinstance(config, dict)
-        names = sweep_of({str(key): value for key, value in config.items()}).names()
+        names = self._options().names()
         for name in names if self._config.task.name == "generate" else ():
             if name not in known_metrics():
                 raise UserError(f"sweep.metric: unknown metric {name!r}{did_you_mean(name, known_metrics())}")
             if name == SPEEDUP and not self._config.compare and "compare" not in self._swept:
                 raise UserError("sweep.metric: speedup is over plain decoding, which compare=true runs too; add it")
         return names
+
+    def _options(self) -> SweepSettings:
+        config = OmegaConf.to_container(OmegaConf.masked_copy(self._config, "sweep"), resolve=True)
+        assert isinstance(config, dict)
+        return sweep_of({str(key): value for key, value in config.items()})
+
+    def _checked_resume(self) -> bool:
+        if "sweep.resume" in self._swept:
+            raise UserError("sweep.resume: of all jobs the same; true or false")
+        if not self._options().resume:
+            return False
+        if self._plugins["sweeper"] != EXHAUSTIVE:
+            raise UserError(
+                f"sweep.resume: hydra/sweeper={self._plugins['sweeper']} chooses its jobs anew, so there are none to "
+                "resume; leave it out"
+            )
+        if directory_option(self._config, self._overrides, "hydra.sweep.dir") is None and not self._config.output_dir:
+            raise UserError("sweep.resume: say which sweep is to go on: output_dir=…, its directory")
+        return True
 
     def _check_common(self) -> None:
         """What is wrong with every job is said once, and before the first of them."""
@@ -263,7 +292,7 @@ class Sweep:
             result = RESULTS.get(outcome.status, "failed") + (", best" if outcome in best else "")
             ratio = [number(job["speedup"], 2, "×")] * compared
             rows.append([outcome.name, *summary_cells(job["summary"]), *ratio, *values, result])
-        title = f"{len(outcomes)} jobs in {self._directory}"
+        title = f"{counted(len(outcomes), 'job')} in {self._directory}"
         print_table(title, ["job", *SUMMARY_COLUMNS, *["ratio"] * compared, *added, "result"], rows)
         print_plugins_of_jobs(jobs)
         if earlier:

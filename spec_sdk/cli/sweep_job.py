@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -12,11 +14,13 @@ from typing import cast
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from spec_sdk.cli.earlier_sweep import forget_metrics, set_aside_metrics, set_aside_summary
+from spec_sdk.cli.earlier_sweep import forget_metrics, is_of, set_aside_metrics, set_aside_summary
 from spec_sdk.cli.jobs import EXIT_CLOSED_PIPE, EXIT_OK, EXIT_TERMINATED, RESULTS, report, run_task, status_of
 from spec_sdk.cli.objective import values_of
 from spec_sdk.cli.outcomes import Outcome
+from spec_sdk.cli.sweep_end import JobEnd, SweepEnd
 from spec_sdk.config.chosen_pipeline import all_overrides, settle, task_overrides
+from spec_sdk.config.composing import settings_of
 from spec_sdk.config.overrides import parse
 from spec_sdk.errors import UserError
 from spec_sdk.files import remove_empty
@@ -35,6 +39,8 @@ class SweepJob:
     ``directory``: the sweep's; ``started_in``: what relative paths are relative to. ``swept``: the options that differ
     from job to job, which name it. ``own_subdirectories``: the jobs write where ``hydra.sweep.subdir`` says.
     ``metrics``: what a sweeper is given of a job; ``optimised``: by a sweeper, to which a failed job is an exception.
+    ``end``: how the jobs hear of the sweep's end. ``finished``: jobs of an earlier sweep that stand as they are, and
+    the names of their directories.
     """
 
     directory: Path
@@ -43,6 +49,8 @@ class SweepJob:
     own_subdirectories: bool
     metrics: tuple[str, ...]
     optimised: bool
+    end: SweepEnd
+    finished: Mapping[str, str]
 
     def __call__(self, config: DictConfig) -> float | list[float] | None:
         """Run one job. Returns its metric, or a list of several; None if there is none to return.
@@ -50,6 +58,10 @@ class SweepJob:
         Raises JobFailed for a failed job if the sweep is ``optimised``, and what ends the sweep: an interrupt, or a
         closed stdout.
         """
+        with self.end.of_job() as end:
+            return None if end.ended else self._job(config, end)
+
+    def _job(self, config: DictConfig, end: JobEnd) -> float | list[float] | None:
         os.chdir(self.started_in)
         hydra = cast(DictConfig, HydraConfig.get())
         swept = [o for o in parse(task_overrides(hydra)) if o.key_or_group in self.swept]
@@ -59,7 +71,7 @@ class SweepJob:
         outcome = Outcome(hydra.job.num, name, EXIT_OK, None, str(output_dir))
         set_aside_summary(self.directory)
         try:
-            self._run(config, hydra, output_dir, outcome)
+            self._run(config, hydra, output_dir, outcome, end)
         except Exception as error:
             outcome.status = status_of(error)
             if outcome.status == EXIT_CLOSED_PIPE:
@@ -70,24 +82,38 @@ class SweepJob:
             # a launcher that ends the jobs' processes may raise SystemExit in them
             outcome.status = EXIT_TERMINATED if isinstance(error, SystemExit) else status_of(error)
             outcome.error = RESULTS[outcome.status]
+            if end.ended:
+                # the sweep's process raises it; of an exception in here a launcher might kill jobs that have yet to end
+                return None
             raise
         finally:
+            end.deaf()
             outcome.append(self.directory)
         if outcome.status != EXIT_OK and self.optimised:
             raise JobFailed(outcome.error or f"exit status {outcome.status}")
         values = [*(outcome.metric or {}).values()]
         return values[0] if len(values) == 1 else values or None
 
-    def _run(self, config: DictConfig, hydra: DictConfig, output_dir: Path, outcome: Outcome) -> None:
+    def _run(self, config: DictConfig, hydra: DictConfig, output_dir: Path, outcome: Outcome, end: JobEnd) -> None:
         if not output_dir.absolute().resolve().is_relative_to(self.directory.absolute().resolve()):
             raise UserError(f"hydra.sweep.subdir: {output_dir} is not below the sweep's directory")
-        set_aside_metrics(output_dir)
-        settle(config, hydra)
-        outcome.status = run_task(config, all_overrides(hydra), output_dir)
+        if self._stands(config, hydra, output_dir, outcome.name):
+            print(f"job {outcome.number} ended in an earlier sweep", file=sys.stderr)
+        else:
+            set_aside_metrics(output_dir)
+            settle(config, hydra)
+            outcome.status = run_task(config, all_overrides(hydra), output_dir, end.hear)
         if outcome.status == EXIT_OK:
             forget_metrics(output_dir)
         if outcome.status == EXIT_OK and self.metrics:
             outcome.metric = values_of(output_dir, self.metrics)
+
+    def _stands(self, config: DictConfig, hydra: DictConfig, output_dir: Path, name: str) -> bool:
+        if self.finished.get(name) != output_dir.name:
+            return False
+        settled = copy.deepcopy(config)
+        settle(settled, hydra)
+        return is_of(output_dir, settings_of(settled).resolved)
 
     def _output_dir(self, hydra: DictConfig, name: str) -> Path:
         if not self.own_subdirectories:

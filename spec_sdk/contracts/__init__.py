@@ -13,7 +13,7 @@ from spec_sdk.bench.cost_curve import CostCurve, PassCosts
 from spec_sdk.config.option import option
 from spec_sdk.contracts.attention_verifier import AttentionVerifier
 from spec_sdk.contracts.backend import Backend, Suitability
-from spec_sdk.contracts.constraint import Constraint, Matcher, OnlyTokens, SuppressedTokens
+from spec_sdk.contracts.constraint import AnyTokens, Constraint, Matcher, OnlyTokens, SuppressedTokens
 from spec_sdk.contracts.diagnosis import Finding, SelfTest
 from spec_sdk.contracts.drafter import Drafter, Hidden, TreesTold
 from spec_sdk.contracts.growth import Growing, Growth
@@ -57,6 +57,7 @@ from spec_sdk.sampling_params import SamplingParams
 
 __all__ = [
     "Announce",
+    "AnyTokens",
     "AttentionReport",
     "AttentionVerdict",
     "AttentionVerifier",

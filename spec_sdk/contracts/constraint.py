@@ -100,13 +100,20 @@ class Constraint(Plugin, ABC):
         return repr(self.config)
 
     @abstractmethod
-    def compile(self, tokenizer: Tokenizer, vocabulary: int) -> Matcher | None:
-        """The matcher from which each answer's begins (:meth:`Matcher.begin`); None if everything is allowed.
+    def compile(self, tokenizer: Tokenizer, vocabulary: int) -> Matcher:
+        """The matcher from which each answer's begins (:meth:`Matcher.begin`); AnyTokens if everything is allowed.
 
         ``vocabulary``: rows V of the model's output; logits may be wider, by rows that name no token. Ends of an answer
         are ``tokenizer.stop_ids``. Takes no longer than a few seconds, and runs beside other threads. Raises UserError,
         naming the option, for what cannot be compiled.
         """
+
+
+class AnyTokens(Matcher):
+    """Rules nothing out, and costs nothing: answers are as without a constraint."""
+
+    def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
+        pass
 
 
 class SuppressedTokens(Matcher):

@@ -123,6 +123,6 @@ class Growth(Plugin, ABC):
                 return tree
             added, known = fed.size - known, fed.size
             if count != added:
-                fault = f"it feeds {count!r} nodes, and {added} were added since it last did"
+                fault = f"it feeds {count!r} node{'s' * (count != 1)}, and {added} were added since it last did"
                 raise PluginFault(f"growth {self.name!r}: {fault}")
             logits = yield count

@@ -16,6 +16,7 @@ import torch
 import spec_sdk
 from spec_sdk.bench.machine import processor_name
 from spec_sdk.contracts import Finding
+from spec_sdk.counted import counted
 from spec_sdk.installed import installed_version
 from spec_sdk.model.compiler import no_compiler, processor
 from spec_sdk.tables import size
@@ -52,7 +53,7 @@ def machine() -> Iterator[Finding]:
     """Processor, cores and memory."""
     cores, all_cores = len(usable_cores()), os.cpu_count() or 1
     may = "" if cores == all_cores else f", of which this process may use {cores}"
-    yield Finding("processor", f"{processor_name()}, {platform.machine()}, {all_cores} cores{may}")
+    yield Finding("processor", f"{processor_name()}, {platform.machine()}, {counted(all_cores, 'core')}{may}")
     flags = set(processor().split())
     known = [name for name in INSTRUCTIONS if name in flags]
     yield Finding(

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from spec_sdk.contracts import PLUGIN_KINDS, Finding
+from spec_sdk.counted import counted
 from spec_sdk.installed import OWN_DISTRIBUTION, installed_version
 from spec_sdk.registry import Registry
 
@@ -97,4 +98,4 @@ def plugins(registry: Registry) -> Iterator[Finding]:
             name = f"{offer.package} {offer.version}".strip()
             packages[name] = packages.get(name, 0) + 1
     for name, count in packages.items():
-        yield Finding(name, f"{count} plugins")
+        yield Finding(name, counted(count, "plugin"))

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
 from spec_sdk.contracts import Finding, SelfTest
+from spec_sdk.counted import counted
 from spec_sdk.diagnosis.packages import Extra
 from spec_sdk.diagnosis.self_tests import Outcome, carried_out
 from spec_sdk.errors import UserError, in_a_line
@@ -125,7 +126,7 @@ def summary(report: Report) -> str:
     right = sum(outcome.verdict == "ok" for outcome in outcomes)
     tried = sum(outcome.verdict != "not available" for outcome in outcomes)
     seconds = sum(tested.seconds for tested in report.tested)
-    broken = f", {len(report.problems)} plugins cannot be loaded" if report.problems else ""
+    broken = f", {counted(len(report.problems), 'plugin')} cannot be loaded" if report.problems else ""
     return f"{right} of {tried} self-tests passed in {seconds:.1f} s{broken}"
 
 

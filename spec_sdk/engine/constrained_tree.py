@@ -15,6 +15,7 @@ import torch
 
 from spec_sdk.contracts.constraint import called, in_words
 from spec_sdk.contracts.request import Budget, Request, RequestState
+from spec_sdk.counted import counted
 from spec_sdk.engine.forced_tokens import FORCED
 from spec_sdk.errors import CallOf, PluginFault, RequestError, of_request
 from spec_sdk.tree import TokenTree, TreeBuilder
@@ -102,6 +103,6 @@ def check_mask(state: RequestState, vocabulary: int, path: Sequence[int]) -> Non
     elif row_1V.isnan().any() or row_1V.isposinf().any():
         fault = "its mask has NaN or infinity where it is to have -inf"
     if fault is not None:
-        where = f"{request.new_tokens + len(path)} tokens of an answer"
+        where = f"{counted(request.new_tokens + len(path), 'token')} of an answer"
         told = PluginFault(f"{in_words(constraint)}: after {where} {fault}")
         raise RequestError(request.id, told) from told

@@ -65,7 +65,7 @@ class Drafting:
 
     def check_count(self, trees: Sequence[TokenTree], turns: Sequence[Turn]) -> None:
         """Raise PluginFault unless there is a tree for each of these turns."""
-        if fault := count_fault(trees, len(turns), "trees"):
+        if fault := count_fault(trees, len(turns), "tree"):
             raise PluginFault(f"{self._name}: {fault}")
 
     def check(self, tree: TokenTree, turn: Turn) -> None:

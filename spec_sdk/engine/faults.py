@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.contracts.request import Budget, Verdict
+from spec_sdk.counted import counted
 from spec_sdk.model.session import token_fault
 from spec_sdk.ops.draws import DRAW_KINDS, DraftDistribution, Draw
 from spec_sdk.ops.vocabulary_row import SomeLogits
@@ -109,7 +110,7 @@ def verdict_fault(verdict: object, tree: TokenTree, vocabulary: int) -> str | No
         return f"the accepted path {verdict.path} does not begin with the root, node 0"
     for parent, node in zip(verdict.path, verdict.path[1:], strict=False):
         if not 0 < node < tree.size:
-            return f"the accepted path has node {node}, the tree has {tree.size} nodes"
+            return f"the accepted path has node {node}, the tree has {counted(tree.size, 'node')}"
         if tree.parent_N[node] != parent:
             return f"tree node {node} follows node {parent} in the accepted path, its parent is {tree.parent_N[node]}"
     if not isinstance(verdict.next_token, int):
@@ -122,7 +123,7 @@ def verdict_fault(verdict: object, tree: TokenTree, vocabulary: int) -> str | No
 def count_fault(answers: object, wanted: int, what: str) -> str | None:
     """What makes ``answers`` no list of one ``what`` for each of ``wanted`` requests; None if nothing does."""
     if not isinstance(answers, Sequence):
-        return f"it returned {answers!r}, and no list of {what}"
+        return f"it returned {answers!r}, and no list of {what}s"
     if len(answers) != wanted:
-        return f"it returned {len(answers)} {what} for {wanted} requests"
+        return f"it returned {counted(len(answers), what)} for {counted(wanted, 'request')}"
     return None

@@ -24,7 +24,7 @@ def granted_budgets(
         return []
     with CallOf("policy", policy.name):
         granted = policy.budgets([a.view for a in requests], [a.policy for a in requests])
-    fault = count_fault(granted, len(requests), "budgets")
+    fault = count_fault(granted, len(requests), "budget")
     if fault := fault or next((fault for budget in granted if (fault := budget_fault(budget))), None):
         raise PluginFault(f"policy {policy.name!r}: {fault}")
     budgets = []

@@ -89,7 +89,7 @@ class Verification:
                     verdicts = self._verifier.verify(trees, [logits[i] for i in left], views)
             except RequestError as error:
                 raise ValueError(f"{name}: {error}") from error
-            if fault := count_fault(verdicts, len(left), "verdicts"):
+            if fault := count_fault(verdicts, len(left), "verdict"):
                 raise PluginFault(f"{name}: {fault}")
             found |= dict(zip(left, verdicts, strict=True))
         return [found[i] for i in range(len(turns))]

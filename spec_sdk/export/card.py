@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from spec_sdk.counted import counted
 from spec_sdk.export.recommended_depth import RecommendedDepth
 from spec_sdk.export.serving import DIRECTORY, Serving
 
@@ -33,13 +34,14 @@ def export_card(
 def _depth(depth: RecommendedDepth, at_once: bool) -> list[str]:
     if not depth.rates:
         return [
-            f"{depth.depth} tokens at a time: {depth.origin}. Nothing was measured: `task=export task.measure=4` does."
+            f"{counted(depth.depth, 'token')} at a time: {depth.origin}. Nothing was measured: "
+            "`task=export task.measure=4` does."
         ]
     mats = depth.mean_accepted_tokens
     cost = "One pass of the draft makes them all, and" if at_once else "A drafted token"
     rows = [f"| {i} | {rate:.3f} | {mat:.3f} |" for i, (rate, mat) in enumerate(zip(depth.rates, mats, strict=True), 1)]
     return [
-        f"Draft {depth.depth} tokens at a time. Greedy acceptance was measured ({depth.origin}):",
+        f"Draft {counted(depth.depth, 'token')} at a time. Greedy acceptance was measured ({depth.origin}):",
         "",
         "| token of the chain | accepted, those before it being accepted | tokens per target pass, a chain this long |",
         "|---|---|---|",

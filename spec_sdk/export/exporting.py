@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk.export.card import export_card
 from spec_sdk.export.draft_model import draft_model_files, tokenizer_files
@@ -108,7 +109,9 @@ def export(source: DraftSource, asked: Asked, output: Path) -> Written:
             os.replace(staged, output)
     except OSError as error:
         raise UserError(f"task.output: {output}: {error.strerror or error}") from error
-    notes = [f"{files.format}: {files.method}, {files.depth.depth} tokens at a time; README.md has the commands"]
+    notes = [
+        f"{files.format}: {files.method}, {counted(files.depth.depth, 'token')} at a time; README.md has the commands"
+    ]
     notes += [f"{each.program} does not serve it: {each.why}" for each in files.servings if not each.command]
     if asked.target_name is None and Path(said.called).expanduser().exists():
         notes.append(f"the files name the target {said.called}; task.target_name=org/name says what servers call it")
@@ -182,7 +185,7 @@ def _depth(
     if asked.depth is not None and most is not None and asked.depth > most:
         raise UserError(f"task.depth: {asked.depth} is more than the {most} tokens that the head drafts")
     if asked.rates:
-        rates, origin = tuple(asked.rates), f"on {asked.prompts} prompts, when it was exported"
+        rates, origin = tuple(asked.rates), f"on {counted(asked.prompts, 'prompt')}, when it was exported"
     elif recorded := recorded_rates(record):
         rates, origin = recorded, "on answers held out from training"
     else:

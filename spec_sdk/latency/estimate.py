@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk.latency.model import Rounding, StepTimes, break_even, speculative_us, tensor_parallel_us
 from spec_sdk.latency.table import LatencyTable, show_context
@@ -132,7 +133,7 @@ def _token_us(table: LatencyTable, degree: int, context: int, layers: int) -> fl
         span = known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
         raise UserError(
             f"task.contexts: {show_context(context)} lies outside what table '{table.name}' knows of "
-            f"{degree} device{'s' if degree > 1 else ''}: {span}"
+            f"{counted(degree, 'device')}: {span}"
         )
     if times.has_stages:
         return tensor_parallel_us(times.step(context, table.layers), layers)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from spec_sdk.counted import counted
 from spec_sdk.latency.estimate import Estimate
 from spec_sdk.latency.table import show_context
 from spec_sdk.svg_plot import new_figure, svg_of
@@ -45,7 +46,7 @@ def _plot_speeds(axis: Any, devices: int, row: Sequence[Estimate]) -> None:
             axis.plot(contexts, heights, marker="o", linestyle="--" if i < 2 else "-", label=label)
     axis.set_ylim(0, 1.1 * max(value for values in lines.values() for value in values if value is not None))
     axis.set_ylabel("tokens per second")
-    axis.set_title(f"{devices} device{'s' if devices > 1 else ''}")
+    axis.set_title(counted(devices, "device"))
     axis.legend()
 
 

@@ -85,3 +85,15 @@ def gguf_layer_types(gguf: GGUFFile, architecture: str, layers: int, interval: i
     if not isinstance(said, list) or len(said) != layers:
         raise UserError(f"{gguf.where}: {key} does not say of each of {layers} layers whether it has a window")
     return ["sliding_attention" if slides else "full_attention" for slides in said]
+
+
+def layers_of(gguf: GGUFFile, architecture: str) -> int:
+    """How many layers the model has: the file counts prediction modules among its blocks.
+
+    Raises UserError for a file that says no number of blocks, or has as many prediction modules.
+    """
+    meta, key = Fields(gguf.metadata, gguf.where), f"{architecture}.nextn_predict_layers"
+    blocks, modules = meta.size(f"{architecture}.block_count"), meta.count(key, 0)
+    if modules >= blocks:
+        raise UserError(f"{gguf.where}: {key} is {modules}, and must be less than {architecture}.block_count, {blocks}")
+    return blocks - modules

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.rope_fields import TEMPERATURE
 
 DIVISORS = "rope_freqs.weight"
 """Llama 3.1's rope scaling, stored by llama.cpp as one divisor per frequency [rotated/2]."""
@@ -62,6 +64,24 @@ def rope_parameters(gguf: GGUFFile, architecture: str, rotated: int) -> dict[str
     if factor != 1.0 and kind == "linear":
         return base | {"rope_type": "linear", "factor": factor}
     return base | {"rope_type": "default"}
+
+
+def growing_queries(gguf: GGUFFile, architecture: str, rope: Mapping[str, Any]) -> dict[str, float]:
+    """What ``rope``, the file's rotary positions, say besides where queries grow beyond the original context.
+
+    Raises UserError where these name no such context.
+    """
+    key, meta = f"{architecture}.attention.temperature_scale", Fields(gguf.metadata, gguf.where)
+    growth = meta.number(key, 0.0)
+    if not growth:
+        return {}
+    if "original_max_position_embeddings" not in rope:
+        scaling = f"{architecture}.rope.scaling.type"
+        raise UserError(
+            f"{gguf.where}: {key} is {growth:g}, and there is no original context beyond which it counts: "
+            f"{scaling} is '{meta.text(scaling, 'none')}', not 'yarn'"
+        )
+    return {TEMPERATURE: growth}
 
 
 def _yarn(rope: Fields, positions: int) -> dict[str, Any]:

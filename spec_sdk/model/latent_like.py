@@ -11,10 +11,11 @@ from typing import Any
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import Experts, LatentAttention, ModelConfig
 from spec_sdk.model.config_fields import Fields
-from spec_sdk.model.gguf_config import hf_config
+from spec_sdk.model.gguf_config import hf_config, layers_of
 from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.gguf_rope import growing_queries
 from spec_sdk.model.llama_like import gain, linear, read_llama_like
-from spec_sdk.model.rope_fields import PARTIAL, SPELLINGS, TEMPERATURE, before_queries_grow, yarn_temperature
+from spec_sdk.model.rope_fields import PARTIAL, SPELLINGS, before_queries_grow, yarn_temperature
 from spec_sdk.model.weight_table import (
     CACHED,
     KEY_COLUMNS,
@@ -191,15 +192,12 @@ def gguf_latent_like(gguf: GGUFFile, architecture: str) -> dict[str, Any]:
     # the converter writes a tenth of it
     if weight := 10 * meta.number(key("rope.scaling.yarn_log_multiplier"), 0.0):
         rope |= {"mscale": weight, "mscale_all_dim": weight}
-    if growth := meta.number(key("attention.temperature_scale"), 0.0):
-        rope |= {TEMPERATURE: growth}
+    rope |= growing_queries(gguf, architecture, rope)
     # files of 2024 have what makes K and V of latents in one tensor, and sizes of heads under the usual keys
     apart = "blk.0.attn_k_b.weight" in gguf.tensors
     suffix = "_mla" if apart else ""
-    # the file counts prediction modules among its blocks
-    layers = config["num_hidden_layers"] - meta.count(key("nextn_predict_layers"), 0)
     return config | {
-        "num_hidden_layers": layers,
+        "num_hidden_layers": layers_of(gguf, architecture),
         "kv_lora_rank": meta.size(key("attention.kv_lora_rank")),
         "q_lora_rank": meta.size_if_any(key("attention.q_lora_rank"))
         if "blk.0.attn_q_a.weight" in gguf.tensors

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.config_fields import Fields
+from spec_sdk.model.gguf_config import layers_of
 from spec_sdk.model.gguf_reader import GGUFFile
 
 STATE_SPACE, ATTENTION, ONE_MLP, MIXTURE = "M*-E"
@@ -56,8 +57,7 @@ def gguf_pattern(gguf: GGUFFile, architecture: str) -> tuple[str, GGUFFile]:
 
     Raises UserError for a file that does not list these, and for layers that have some, but not as many.
     """
-    meta = Fields(gguf.metadata, gguf.where)
-    layers = meta.size(f"{architecture}.block_count") - meta.count(f"{architecture}.nextn_predict_layers", 0)
+    layers = layers_of(gguf, architecture)
     heads, widths = (_of_layers(gguf, f"{architecture}.{key}", layers) for key in (_HEADS, _WIDTHS))
     alike = copy.copy(gguf)
     own = {f"{architecture}.{_HEADS}": max(heads), f"{architecture}.{_WIDTHS}": max(widths)}

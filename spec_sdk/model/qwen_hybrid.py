@@ -10,7 +10,7 @@ from typing import Any
 from spec_sdk.errors import UserError
 from spec_sdk.model.config import Experts, GatedDeltaNets, ModelConfig
 from spec_sdk.model.config_fields import Fields
-from spec_sdk.model.gguf_config import hf_config
+from spec_sdk.model.gguf_config import hf_config, layers_of
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import read_llama_like
 from spec_sdk.model.mixture import gguf_experts_of
@@ -63,8 +63,7 @@ def gguf_qwen_hybrid(gguf: GGUFFile, architecture: str, sparse: bool) -> dict[st
     """
     meta = Fields(gguf.metadata, gguf.where)
     config = hf_config(gguf, computes_experts=sparse, partial_rotary=True)
-    # the file counts prediction modules among its blocks
-    layers = config["num_hidden_layers"] - meta.count(f"{architecture}.nextn_predict_layers", 0)
+    layers = layers_of(gguf, architecture)
     value_heads = meta.size(f"{architecture}.ssm.time_step_rank")
     return (
         config

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from spec_sdk.common_prefix import common_prefix
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk.needles.drawing import Needle, draw_needles
 from spec_sdk.needles.filler import filler_sentences
@@ -107,7 +108,9 @@ def build_haystack(
         count -= 1
     if count < 0:
         least = max(len(ids(hide(0)[0], needle)) for needle in longest)
-        raise UserError(f"task.context: {context} is too short for {len(needles)} needles; the least is {least}")
+        raise UserError(
+            f"task.context: {context} is too short for {counted(len(needles), 'needle')}; the least is {least}"
+        )
     body, places = hide(count)
     questions = []
     for needle, at in zip(needles, places, strict=True):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError, did_you_mean
 
 WHERE = "backend.groups"
@@ -47,7 +48,7 @@ def _first(target: Any, size: int, two: bool) -> tuple[int, ...] | None:
         alone = "a list of ranks; two lists are two device groups, for speculation on attention (predictor=...)"
         raise UserError(f"{where}: {target!r} is not {wanted if two else alone}")
     if two and len(target) != 2:
-        raise UserError(f"{where}: has {len(target)} groups; speculation on attention takes two")
+        raise UserError(f"{where}: has {counted(len(target), 'group')}; speculation on attention takes two")
     lists = target if two else [target]
     members = [_ranks(ranks, where, size, led=i == 0) for i, ranks in enumerate(lists)]
     named = [rank for ranks in members for rank in ranks]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from spec_sdk.counted import counted
 from spec_sdk.run_report.groups import Group, Series
 from spec_sdk.run_report.svg import element, mark, rectangle
 
@@ -78,7 +79,7 @@ def machine_in_words(group: Group) -> str:
     machine = group.any_run.machine
     device = str(machine.get("device"))
     threads = machine.get("threads")
-    return device if threads is None or "thread" in device else f"{device}, {threads} thread{'s' * (threads != 1)}"
+    return device if threads is None or "thread" in device else f"{device}, {counted(threads, 'thread')}"
 
 
 def legend_of(series: Sequence[tuple[int, str]]) -> list[Key]:

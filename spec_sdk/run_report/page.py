@@ -15,6 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from spec_sdk.bench.records import CandidateRecord
+from spec_sdk.counted import counted
 from spec_sdk.run_report.figure import Figure, Table, machine_in_words, numbered
 from spec_sdk.run_report.groups import Group
 from spec_sdk.run_report.inside_figures import acceptance_by_depth, hit_rates, pass_costs, stage_times
@@ -158,7 +159,8 @@ def _runs(group: Group) -> Table:
                 str(run.path),
                 run.kind,
                 (run.started or "–")[:19].replace("T", " "),
-                f"{workload.get('prompts')} ({workload.get('count')} prompts, {workload.get('new tokens')} new tokens)",
+                f"{workload.get('prompts')} "
+                f"({counted(workload['count'], 'prompt')}, {counted(workload['new tokens'], 'new token')})",
                 "partial" if run.partial or run.failures else "whole",
             ]
         )

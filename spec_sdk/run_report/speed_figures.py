@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spec_sdk.bench.spreads import spread_of
 from spec_sdk.bench.totals import acceptance_rate, decode_tokens_per_second, mean_accepted_tokens, tokens_per_second
+from spec_sdk.counted import counted
 from spec_sdk.run_report import charts
 from spec_sdk.run_report.figure import NONE, Figure, Table, basis, legend_of
 from spec_sdk.run_report.groups import Group, Series
@@ -69,7 +70,7 @@ def _differing(series: Series, comparison: Comparison | None, temperature: float
     if checks:
         unequal = [check for check in checks if not check.equal]
         ties = sum(check.tie is True for check in unequal)
-        return f"{len(unequal)} of {len(checks)}" + (f" ({ties} tie{'s' * (ties != 1)})" if ties else "")
+        return f"{len(unequal)} of {len(checks)}" + (f" ({counted(ties, 'tie')})" if ties else "")
     found = divergence(comparison.pairs)
     return NONE if found is None else f"{found[1]} of {found[2]}"
 
@@ -88,7 +89,8 @@ def overall(group: Group, temperature: float) -> list[Figure]:
     for i, comparison, speedup in ranked:
         each, label = comparison.each, comparison.series.label
         low, high = (each[0], each[-1]) if each else (speedup, speedup)
-        told = f"{label}: {times(speedup)} over {len(comparison.pairs)} answers, each {times(low)} to {times(high)}"
+        over = counted(len(comparison.pairs), "answer")
+        told = f"{label}: {times(speedup)} over {over}, each {times(low)} to {times(high)}"
         bars.append(charts.Bar(label, speedup, times(speedup), i, low, high, told))
         rows.append(
             [label, times(speedup), times(low), times(high), str(len(comparison.pairs)), comparison.baseline.label]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spec_sdk.bench.totals import tokens_per_second
+from spec_sdk.counted import counted
 from spec_sdk.metrics import ratio
 from spec_sdk.run_report import charts
 from spec_sdk.run_report.figure import NONE, Figure, Table, basis, legend_of
@@ -115,7 +116,7 @@ def against_divergence(group: Group, temperature: float) -> list[Figure]:
             Table(columns, rows),
             charts.lines(
                 title,
-                f"{len(relaxed)} relaxed pipelines, {len(front)} candidates on the front",
+                f"{counted(len(relaxed), 'relaxed pipeline')}, {counted(len(front), 'candidate')} on the front",
                 curves,
                 "divergence in %",
                 "speed-up",

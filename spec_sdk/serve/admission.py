@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from spec_sdk.counted import counted
 from spec_sdk.serve.faults import Refusal
 
 RETRY_AFTER_S = 1
@@ -30,7 +31,8 @@ class Admission:
             message = f"{option}: {answers} answers are asked for, and this server takes on {self.places} at most"
             raise Refusal(400, message, option)
         if self.taken + answers > self.places:
-            message = f"the server has {self.taken} answers in progress or waiting and takes {self.places}; try again"
+            taken = counted(self.taken, "answer")
+            message = f"the server has {taken} in progress or waiting and takes {self.places}; try again"
             raise Refusal(429, message, code="queue_full", headers={"Retry-After": str(RETRY_AFTER_S)})
         self.taken += answers
         try:

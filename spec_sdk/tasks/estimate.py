@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from spec_sdk.contracts import Task, option
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.latency.estimate import Estimate, Question, estimate
@@ -220,7 +221,7 @@ def _print_strategies(comparisons: Sequence[Comparison]) -> None:
 
 def _title(devices: int, rows: Sequence[Estimate]) -> str:
     if rows[0].step is None:
-        return f"{devices} device{'s' if devices > 1 else ''}"
+        return counted(devices, "device")
     return f"{devices} devices: ALSpec on two groups of {devices // 2}"
 
 

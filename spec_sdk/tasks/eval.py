@@ -166,6 +166,7 @@ class Evaluate(Task):
             "models": {"target": first.pipeline.target_name, "draft": first.pipeline.draft_name},
             "backend": first.pipeline.backend.name,
             "dtype": first.pipeline.dtype,
+            "rounds_rows": first.pipeline.rounds_rows,
             "machine": {"device": first.pipeline.backend.describe()},
             "task": asdict(self.config),
             "summary": first.as_data(),

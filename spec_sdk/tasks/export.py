@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spec_sdk.bench.conversations import spread
 from spec_sdk.contracts import Task, option
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk.files import expanded
 from spec_sdk.prompts import SPEC_BENCH_SAMPLE, read_prompt_file
@@ -110,5 +111,5 @@ class Export(Task):
         chosen = spread(prompts, self.config.measure)
         settings = chain_settings(app, DEEPEST)
         pipeline = build_pipeline(settings, Registry.discover())
-        print(f"measuring acceptance on {len(chosen)} prompts", file=sys.stderr)
+        print(f"measuring acceptance on {counted(len(chosen), 'prompt')}", file=sys.stderr)
         return measured_rates(pipeline, chosen, settings)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spec_sdk.contracts import Task, option
+from spec_sdk.counted import counted
 from spec_sdk.files import write_atomically
 from spec_sdk.prompts import check_length
 from spec_sdk.registry import Registry
@@ -60,9 +61,9 @@ class ShowTree(Task):
 
         for cycle, (verdict, emitted) in enumerate(zip(recorder.verdicts, recorder.emitted, strict=True), start=1):
             nodes, depth, accepted = verdict.tree.size, verdict.tree.depth, len(verdict.path) - 1
-            title = f"cycle {cycle}: {nodes} nodes, depth {depth}, {accepted} accepted"
+            title = f"cycle {cycle}: {counted(nodes, 'node')}, depth {depth}, {accepted} accepted"
             if emitted < len(verdict.tokens):
-                title += f"; the answer ends after {emitted} new token{'s' * (emitted != 1)}"
+                title += f"; the answer ends after {counted(emitted, 'new token')}"
             print(f"{title}\n{tree_text(verdict, spell, emitted)}\n")
             drawing = tree_svg(verdict, spell, title, emitted)
             write_atomically(app.output_dir / f"tree-{cycle}.svg", drawing)

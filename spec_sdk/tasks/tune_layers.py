@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spec_sdk.contracts import Task, option
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk.files import write_atomically, write_json
 from spec_sdk.prompts import check_length, encode_prompt, read_prompts
@@ -115,7 +116,7 @@ class TuneLayers(Task):
             stream = vanilla.stream(prompt, request_id=i, max_new_tokens=self.config.tokens)
             answer = [token for tokens in stream for token in tokens]
             if len(answer) < depth:
-                say(f"prompt {i + 1}/{len(prompts)}: left out, its answer has only {len(answer)} tokens")
+                say(f"prompt {i + 1}/{len(prompts)}: left out, its answer has only {counted(len(answer), 'token')}")
                 continue
             most = self.config.positions or None
             meters.append(AcceptanceMeter(executor, prompt, answer, depth, width, most))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_sdk.contracts import Backend, Finding, SamplingParams
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk.ops import RULES, FromLogits, LogitsToCome, Ops, Recipe, Rows, ScoredTree, UnscoredTree, read_decisions
 from spec_sdk.testing.check import Check, run_checks
@@ -119,7 +120,7 @@ def _check_diagnosis(backend: Backend) -> str:
     for test in tests:
         error = test.run()
         assert error <= test.limit, f"{test.operation} ({test.numbers}) is off by {error:.1e}, not {test.limit:.0e}"
-    return f"{len(findings)} findings, {len(tests)} self-tests"
+    return f"{counted(len(findings), 'finding')}, {counted(len(tests), 'self-test')}"
 
 
 def check_rule(backend: Backend, rule: str, make_sampler: MakeSampler) -> None:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import torch
 
-from spec_sdk.contracts import Constraint, Matcher
+from spec_sdk.contracts import AnyTokens, Constraint, Matcher
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.testing.check import Check, run_checks
 
@@ -37,7 +37,7 @@ def constraint_checks(
 ) -> list[Check]:
     """The checks of :func:`check_constraint`, one by one."""
     made: object = constraint.compile(tokenizer, vocabulary)
-    if made is None:
+    if isinstance(made, AnyTokens):
         return [Check("compiles: it rules nothing out", lambda: None)]
     if not isinstance(made, Matcher):
         return [Check("compiles to a matcher", lambda: _no_matcher("compile", made))]
@@ -158,9 +158,16 @@ def _mask(matcher: Matcher, answer: Sequence[int], paths: Sequence[Sequence[int]
 
 def _apply(matcher: Matcher, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
     returned: object = matcher.apply(logits_NV, answer, paths)
+    if returned is logits_NV:
+        # as what works in place does
+        return
+    what = repr(returned)
     if isinstance(returned, torch.Tensor):
-        own = returned.untyped_storage().data_ptr() != logits_NV.untyped_storage().data_ptr()
-        assert not own, "apply returned other logits, which nobody reads: it is to write -inf to those that it is given"
+        view = returned.untyped_storage().data_ptr() == logits_NV.untyped_storage().data_ptr()
+        what = "a view of its logits" if view else "other logits"
+    assert returned is None, (
+        f"apply returned {what}, which nobody reads: it is to write -inf to the logits that it is given"
+    )
 
 
 def _begun(first: Matcher) -> Matcher:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spec_sdk.contracts import Backend, Drafter
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk.options import merge_options
 from spec_sdk.registry import Registry
@@ -103,9 +104,9 @@ def _options(subject: Subject) -> str:
         try:
             plugin(first)
         except UserError as error:
-            return f"{len(names)} options; the defaults alone are refused: {error}"
+            return f"{counted(len(names), 'option')}; the defaults alone are refused: {error}"
     assert repr(first) == repr(before), f"making it changed its options from {before} to {first}"
-    return f"{len(names)} options"
+    return counted(len(names), "option")
 
 
 def _drafter(subject: Subject) -> list[Check]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from spec_sdk.contracts import Budget, CostCurve, PassCosts, Policy, Request, SamplingParams
+from spec_sdk.counted import counted
 from spec_sdk.engine.faults import budget_fault
 from spec_sdk.testing.check import Check, run_checks
 from spec_sdk.testing.defaults import MultiStepRule, reference_sampler, request_for
@@ -179,7 +180,9 @@ def _check_together(make_policy: MakePolicy, seed: int) -> str:
         own = [policy.for_request() for _ in states]
         before = [contents(state) for state in states]
         budgets = policy.budgets([state.view for state in states], own)
-        assert len(budgets) == count, f"budgets returned {len(budgets)} budgets for {count} requests"
+        assert len(budgets) == count, (
+            f"budgets returned {counted(len(budgets), 'budget')} for {counted(count, 'request')}"
+        )
         for number, budget in enumerate(budgets):
             check_budget(budget, f"request {number} of {count}: policy {policy.name!r}")
         assert before == [contents(state) for state in states], "budgets changed something of a request"

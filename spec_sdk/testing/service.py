@@ -13,6 +13,7 @@ from dataclasses import fields
 import torch
 
 from spec_sdk.contracts import Budget, Drafter, Hidden, RequestError, RequestState
+from spec_sdk.counted import counted
 from spec_sdk.engine.forced_tokens import behind, path_behind
 from spec_sdk.engine.target import Target
 from spec_sdk.errors import cause_of
@@ -85,7 +86,9 @@ class Service:
                 trees = self.drafter.propose([state.view for state in states], [budget] * len(states))
         except RequestError as error:
             raise cause_of(error) from None
-        assert len(trees) == len(states), f"propose returned {len(trees)} trees for {len(states)} requests"
+        assert len(trees) == len(states), (
+            f"propose returned {counted(len(trees), 'tree')} for {counted(len(states), 'request')}"
+        )
         for state, tree in zip(states, trees, strict=True):
             check_proposal(tree, state, budget, self._vocabulary)
             self._check_branches(tree)

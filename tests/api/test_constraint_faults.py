@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spec_sdk import Engine
-from spec_sdk.contracts import Constraint, Matcher
+from spec_sdk.contracts import AnyTokens, Constraint, Matcher
 from spec_sdk.errors import PluginFault
 from spec_sdk.model.tokenizer import Tokenizer
 from tests.api.conftest import OVERRIDES, PROMPTS
@@ -55,8 +55,8 @@ class Made(Constraint):
         super().__init__(repr(compiled))
         self.compiled = compiled
 
-    def compile(self, tokenizer: Tokenizer, vocabulary: int) -> Matcher | None:
-        compiled: Matcher | None = self.compiled
+    def compile(self, tokenizer: Tokenizer, vocabulary: int) -> Matcher:
+        compiled: Matcher = self.compiled
         return compiled
 
 
@@ -65,12 +65,23 @@ class Made(Constraint):
     [
         (BeginsNothing(9), "^constraint 'made': its begin returned None, which is no matcher$"),
         (7, "^constraint 'made': its compile returned 7, which is no matcher$"),
+        (
+            None,
+            r"^constraint 'made': its compile returned None, which is no matcher \(AnyTokens is one that rules noth",
+        ),
     ],
 )
 def test_what_gives_no_matcher_is_refused(engine: Engine, compiled: Any, fault: str) -> None:
     with pytest.raises(PluginFault, match=fault):
         engine.generate(PROMPTS[0], constraint=Made(compiled))
     assert not engine.pipeline.engine.busy
+
+
+def test_a_constraint_that_rules_nothing_out_costs_nothing(engine: Engine) -> None:
+    [plain] = engine.generate(PROMPTS[0])
+    for constraint in (Made(AnyTokens()), AnyTokens()):
+        assert engine.generate(PROMPTS[0], constraint=constraint)[0].tokens == plain.tokens
+        assert engine.pipeline.constraints.of(constraint) is None
 
 
 def test_a_matcher_of_ones_own_is_told_by_its_class(engine: Engine) -> None:

@@ -184,6 +184,12 @@ def test_a_glm_with_a_prediction_module(tmp_path: Path) -> None:
     [
         ("glm4_moe", "glm4moe.rope.dimension_sections", 5, "rotary positions of several kinds"),
         ("glm4_moe", "glm4moe.leading_dense_block_count", 2, "no layer has experts .glm4moe.leading_dense_block_count"),
+        (
+            "glm4_moe",
+            "glm4moe.nextn_predict_layers",
+            2,
+            "nextn_predict_layers is 2, and must be less than glm4moe.block_",
+        ),
         ("glm4_moe", "glm4moe.expert_count", 1, "glm4moe.expert_count is 1, which is no mixture"),
         ("ernie4_5_moe", "ernie4_5-moe.interleave_moe_layer_step", 2**32 - 1, "no layer has experts"),
         ("exaone4", "exaone4.attention.sliding_window_pattern", 0, "does not say of each of 2 layers whether it has"),

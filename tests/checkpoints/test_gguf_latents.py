@@ -90,6 +90,23 @@ def test_the_first_files_of_glm_4_7_flash_do_not_say_how_experts_are_scored(tmp_
     assert experts is not None and experts.corrected and experts.routing.scored_by == "sigmoid"
 
 
+@pytest.mark.parametrize("modules", [3, 5])
+def test_a_file_of_nothing_but_prediction_modules_is_told_by_its_keys(modules: int, tmp_path: Path) -> None:
+    written(tmp_path / "m.gguf", "deepseek_v3", customize=lambda writer: writer.add_nextn_predict_layers(modules))
+    line = f"deepseek2.nextn_predict_layers is {modules}, and must be less than deepseek2.block_count, 3$"
+    with pytest.raises(UserError, match=line):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_queries_that_grow_beyond_no_context_are_told_by_their_key(tmp_path: Path) -> None:
+    plain: dict[str, Any] = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    say = gguf.GGUFWriter.add_attn_temperature_scale
+    written(tmp_path / "m.gguf", "deepseek_v3", customize=lambda writer: say(writer, 0.1), **plain)
+    line = "deepseek2.attention.temperature_scale is 0.1, .* deepseek2.rope.scaling.type is 'none', not 'yarn'$"
+    with pytest.raises(UserError, match=line):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
 def test_texts_are_no_longer_than_queries_do_not_grow(tmp_path: Path) -> None:
     written(tmp_path / "m.gguf", "mistral4")
     assert open_checkpoint(str(tmp_path / "m.gguf")).config.max_context == 512

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from spec_sdk.cli.jobs import run_task
 from spec_sdk.cli.sweep_job import directory_name
 from spec_sdk.run_report.finding import read_runs
+from spec_sdk.settings import Settings
 from tests.cli.conftest import Result
+from tests.cli.fakes import FakePipeline
 
 Cli = Callable[..., Result]
 pytestmark = pytest.mark.usefixtures("fake")
@@ -54,6 +57,27 @@ def test_a_sweep_that_compares_has_the_ratios(cli: Cli) -> None:
     assert max(map(len, table[1:])) <= 80
     plain = cli("-m", "pipeline=vanilla,suffix", "max_new_tokens=7", "output_dir=plain")
     assert "ratio" not in plain.err and [job["speedup"] for job in summary("plain")] == [None, None]
+
+
+def test_a_sweep_tells_rounded_rows_from_exact_ones(
+    cli: Cli, fake: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = ("-m", "pipeline=vanilla,suffix", "max_new_tokens=7", "output_dir=out")
+    exact = cli(*sweep)
+    assert "rows" not in exact.err and [job["rounds_rows"] for job in summary()] == [False, False]
+    fake(rounds_rows=True)
+    assert "rows       in 8 bits" in cli(*sweep).err.splitlines()
+
+    def some_round(settings: Settings, *_: Any) -> FakePipeline:
+        return FakePipeline(settings.pipeline.name, settings.sampling, rounds_rows=settings.pipeline.name == "suffix")
+
+    monkeypatch.setattr(sys.modules["spec_sdk.pipeline"], "build_pipeline", some_round)
+    told = cli(*sweep).err.splitlines()
+    assert [job["rounds_rows"] for job in summary()] == [False, True]
+    assert [line.partition("rows ")[2] for line in told if line.startswith(("job 0  ", "job 1  "))] == [
+        "exact",
+        "in 8 bits",
+    ]
 
 
 def test_options_of_what_jobs_choose(cli: Cli) -> None:
@@ -140,7 +164,7 @@ def test_a_sweep_that_is_interrupted_keeps_the_jobs_of_an_earlier_one_that_it_ha
     assert cli(*sweep).status == 0
     before = summary()
 
-    def interrupted(config: Any, overrides: Sequence[str], directory: Path) -> int:
+    def interrupted(config: Any, overrides: Sequence[str], directory: Path, *_: Any) -> int:
         if "max_new_tokens=4" in overrides:
             raise KeyboardInterrupt
         return run_task(config, overrides, directory)
@@ -174,6 +198,69 @@ def test_an_earlier_job_that_a_killed_sweep_began_anew_is_not_taken_for_whole(
     monkeypatch.setattr("spec_sdk.cli.sweep_job.run_task", Mock(side_effect=KeyboardInterrupt))
     assert cli(*sweep).status == 130
     assert [job["job"] for job in summary()] == ["max_new_tokens=3", "max_new_tokens=5"]
+
+
+def interrupted_at(second: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the jobs that run; the first time that it comes to ``second``, Ctrl-C does."""
+    ran, yet_to_come = list[str](), {second}
+
+    def counted(config: Any, overrides: Sequence[str], directory: Path, *others: Any) -> int:
+        ran.append(directory.name)
+        if directory.name in yet_to_come:
+            yet_to_come.clear()
+            raise KeyboardInterrupt
+        return run_task(config, overrides, directory, *others)
+
+    monkeypatch.setattr("spec_sdk.cli.sweep_job.run_task", counted)
+    return ran
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_sweep_that_is_resumed_runs_the_jobs_that_did_not_end_well(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    sweep = ("-m", "max_new_tokens=3,4,5", "prompt=a", "output_dir=out", "sweep.metric=new_tokens")
+    names = [f"{i}-max_new_tokens={i + 3}" for i in range(3)]
+    ran = interrupted_at(names[1], monkeypatch)
+    with monkeypatch.context() as patched:
+        if killed:
+            patched.setattr("spec_sdk.cli.sweep.Sweep._summarise", Mock(side_effect=RuntimeError("killed")))
+        assert cli(*sweep).status == (1 if killed else 130)
+    assert Path("out/summary.json").exists() != killed and ran == names[:2]
+    before = Path(f"out/{names[0]}/metrics.json").read_text()
+    result = cli(*sweep, "sweep.resume=true")
+    assert result.status == 0 and ran[2:] == names[1:], result.err
+    assert "job 0 ended in an earlier sweep" in result.err
+    assert Path(f"out/{names[0]}/metrics.json").read_text() == before
+    assert [(job["status"], job["metric"]) for job in summary()] == [(0, {"new_tokens": i + 3.0}) for i in range(3)]
+    assert list(Path("out").rglob("earlier_*")) == []
+    # nothing is left to do; another prompt is another sweep, and so is one that does not resume
+    del ran[:]
+    assert cli(*sweep, "sweep.resume=true").status == 0 and ran == []
+    assert cli(*sweep, "sweep.resume=true", "prompt=b").status == 0 and ran == names
+    assert cli(*sweep, "prompt=b").status == 0 and ran == names * 2
+
+
+def test_a_sweep_that_is_resumed_and_interrupted_again_loses_nobody(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = ("-m", "max_new_tokens=3,4,5", "prompt=a", "output_dir=out")
+    assert cli(*sweep).status == 0
+    Path("out/1-max_new_tokens=4/config.yaml").unlink()
+    ran = interrupted_at("1-max_new_tokens=4", monkeypatch)
+    assert cli(*sweep, "sweep.resume=true").status == 130
+    assert cli(*sweep, "sweep.resume=true").status == 0 and ran == ["1-max_new_tokens=4"] * 2
+    assert [job["status"] for job in summary()] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "sweep.resume: say which sweep is to go on: output_dir=…, its directory"),
+        (["sweep.resume=true,false", "output_dir=out"], "sweep.resume: of all jobs the same; true or false"),
+    ],
+)
+def test_what_cannot_be_resumed_is_one_line(cli: Cli, arguments: list[str], told: str) -> None:
+    result = cli("-m", "max_new_tokens=3,4", "sweep.resume=true", *arguments)
+    assert (result.status, result.error) == (2, told)
 
 
 def test_a_failed_job_does_not_lose_the_others(cli: Cli) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 import pytest
 
-from spec_sdk.run_output import OUTCOMES
 from tests.support.tiny_checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.skipif(
@@ -84,12 +83,14 @@ def test_ray_keeps_table_summary_and_status_and_is_gone_at_the_end(start: Start)
     assert sorted(path.name for path in Path("out").iterdir() if path.is_file()) == ["multirun.yaml", "summary.json"]
 
 
-def test_a_sweep_that_is_ended_keeps_the_jobs_that_ran(start: Start) -> None:
+def test_a_sweep_that_is_ended_keeps_the_jobs_that_ran_and_what_the_one_that_runs_has(start: Start) -> None:
     process = start(f"max_new_tokens=3,{CONTEXT - 1}")
-    until(lambda: Path("out", OUTCOMES).is_file(), process)
+    until(lambda: any(Path("out").glob("1-*/.events.jsonl.*.partial")), process)
+    time.sleep(1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143, Path("stderr").read_text()
-    assert [job["job"] for job in summary()] == ["max_new_tokens=3"]
+    assert [(job["status"], job["error"]) for job in summary()] == [(0, None), (143, "terminated")]
+    assert summary()[1]["summary"]["new_tokens"] > 0
     assert not any(Path("out").rglob("*.partial"))
 
 

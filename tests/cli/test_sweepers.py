@@ -5,12 +5,14 @@ The tests of joblib and Optuna are skipped where they are not installed (the ext
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ from hydra.plugins.launcher import Launcher
 
 from spec_sdk.cli.objective import best_of, known_metrics, values_of
 from spec_sdk.cli.outcomes import Outcome, read_outcomes
+from spec_sdk.cli.sweep_end import SweepEnd
 from spec_sdk.errors import UserError
 from tests.cli.conftest import Result
 from tests.support.tiny_checkpoints import write_checkpoint
@@ -85,31 +88,63 @@ def test_joblib_in_processes_of_its_own(own_directory: Path) -> None:
 
 
 @pytest.mark.usefixtures("joblib")
-def test_an_interrupted_job_of_joblib_leaves_nothing_half_written(own_directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "send", "workers", "lengths", "status", "word"),
+    [
+        # as a terminal does it, to processes too that idle since there is no job for them
+        (signal.SIGINT, os.killpg, 4, "3,4", 130, "interrupted"),
+        (signal.SIGTERM, os.kill, 2, "3,4,5", 143, "terminated"),
+    ],
+)
+def test_jobs_of_joblib_that_run_when_a_sweep_is_ended_keep_what_they_have(
+    own_directory: Path,
+    sent: signal.Signals,
+    send: Callable[[int, int], None],
+    workers: int,
+    lengths: str,
+    status: int,
+    word: str,
+) -> None:
+    """And nothing is half-written; the jobs behind them do not begin."""
     (own_directory / "model").mkdir()
     write_checkpoint(own_directory / "model", max_position_embeddings=8192)
-    command = [sys.executable, "-m", "spec_sdk", "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    given = ["pipeline=vanilla", "model.target=model", "prompt=a", "ignore_eos=true", "output_dir=out"]
+    (own_directory / "prompts.jsonl").write_text('{"prompt": "a"}\n' * 9999)
+    command = [sys.executable, "-m", "spec_sdk", "-m", "hydra/launcher=joblib", f"hydra.launcher.n_jobs={workers}"]
+    given = ["pipeline=vanilla", "model.target=model", "prompt_file=prompts.jsonl", "ignore_eos=true", "output_dir=out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    quiet = subprocess.DEVNULL
     # another program's, and an earlier run's
     for name in ("downloads/.film.partial", ".sync.partial/whole", "old/.events.jsonl.x.partial"):
         (own_directory / "out" / name).parent.mkdir(parents=True)
         (own_directory / "out" / name).write_text("half")
-    with subprocess.Popen(
-        [*command, *given, "max_new_tokens=3,8000"], env=environment, stdout=quiet, stderr=quiet
-    ) as sweep:
-        running, finished = (
-            own_directory / "out" / "1-max_new_tokens=8000",
-            own_directory / "out" / "0-max_new_tokens=3",
-        )
-        while not (any(running.glob(".*.partial")) and (finished / "metrics.json").exists()):
-            assert sweep.poll() is None
+    jobs = [own_directory / "out" / name for name in ("0-max_new_tokens=3", "1-max_new_tokens=4")]
+    with (
+        open("stderr", "w") as told,
+        subprocess.Popen(
+            [*command, *given, f"max_new_tokens={lengths}"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=told,
+            start_new_session=True,
+        ) as sweep,
+    ):
+        while not all(any(job.glob(".events.jsonl.*.partial")) for job in jobs):
+            assert sweep.poll() is None, Path("stderr").read_text()
             time.sleep(0.05)
-        sweep.send_signal(signal.SIGINT)
-        assert sweep.wait(60) == 130
-    assert (finished / "metrics.json").is_file()
-    assert not running.exists()
+        # something is answered by then
+        time.sleep(1)
+        send(sweep.pid, sent)
+        assert sweep.wait(60) == status, Path("stderr").read_text()
+    assert "Traceback" not in Path("stderr").read_text()
+    assert [(job["job"], job["status"], job["error"]) for job in summary()["jobs"]] == [
+        ("max_new_tokens=3", status, word),
+        ("max_new_tokens=4", status, word),
+    ]
+    for job in jobs:
+        metrics = json.loads((job / "metrics.json").read_text())
+        assert metrics["summary"]["prompts"] > 1 and metrics["prompts"][0]["finish_reason"] == "length"
+        events = [json.loads(line) for line in (job / "events.jsonl").read_text().splitlines()]
+        assert sum(event["event"] == "request_start" for event in events) == metrics["summary"]["prompts"]
+    assert not (own_directory / "out" / ".ending").exists()
     assert sorted(path.name for path in Path("out").rglob("*.partial")) == [
         ".events.jsonl.x.partial",
         ".film.partial",
@@ -150,7 +185,7 @@ def test_optuna_gives_up_at_a_failed_trial(cli: Cli) -> None:
     )
     assert (result.status, result.error) == (2, FAILS)
     assert [job["status"] for job in summary()["jobs"]] == [2]
-    assert summary()["best"] == [] and "1 jobs in out" in result.err
+    assert summary()["best"] == [] and "1 job in out" in result.err
 
 
 @pytest.mark.usefixtures("fake", "optuna")
@@ -220,7 +255,7 @@ def test_a_launcher_that_breaks_keeps_the_jobs_that_ran(cli: Cli, monkeypatch: p
     assert result.status == 2
     assert result.error == "hydra/sweeper=basic, hydra/launcher=basic: OSError: a worker was killed"
     assert [job["status"] for job in summary()["jobs"]] == [0]
-    assert "1 jobs in out" in result.err
+    assert "1 job in out" in result.err
 
 
 def test_a_job_whose_process_is_ended_is_not_ok(
@@ -320,3 +355,21 @@ def test_metrics_by_name(tmp_path: Path) -> None:
     assert values_of(tmp_path, ["speedup", "steps"]) == {"speedup": 1.5, "steps": 3.0}
     with pytest.raises(UserError, match=r"^sweep\.metric: this job has no acceptance_rate; there are: speedup, steps$"):
         values_of(tmp_path, ["acceptance_rate"])
+
+
+def test_a_second_signal_ends_a_sweep_whose_jobs_have_yet_to_keep_what_they_have(tmp_path: Path) -> None:
+    end, before = SweepEnd(tmp_path), signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with end.heard(sheltered=True), end.opened() as held:
+            fcntl.flock(held, fcntl.LOCK_SH)
+            begun = time.perf_counter()
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            with pytest.raises(KeyboardInterrupt):
+                until = begun + 30
+                while time.perf_counter() < until:
+                    time.sleep(0.01)
+            assert 1.4 < time.perf_counter() - begun < 20 and end.told() == signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert list(tmp_path.iterdir()) == []

@@ -171,7 +171,7 @@ def test_a_plugin_that_cannot_be_loaded(cli: Cli, registry: Registry) -> None:
     result = cli("task=doctor")
     assert result.status == 1
     assert "beach: plugin 'beach.shells' cannot be loaded" in " ".join(result.out.split())
-    assert result.err.splitlines()[-1].endswith("1 plugins cannot be loaded")
+    assert result.err.splitlines()[-1].endswith("1 plugin cannot be loaded")
 
 
 def test_bad_options_are_refused(cli: Cli, registry: Registry) -> None:

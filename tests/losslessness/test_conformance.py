@@ -227,7 +227,7 @@ class SortsItsDraws(Faulty):
         (OneStateForAll, "beside another request it got another tree than alone"),
         (SlotsAreForEver, "beside another request it got another tree than alone"),
         (RandomNumbersOfAnother, "beside another request it got another tree than alone"),
-        (ForgetsOne, "propose returned 1 trees for 2 requests"),
+        (ForgetsOne, "propose returned 1 tree for 2 requests"),
         (WritesToTheRequest, "drafter 'table': its propose changed the request's tokens"),
         (CountsItsSteps, "drafter 'table': its observe changed the request's step"),
         (SaysNotThatItBranches, "drafter 'table': its tree branches at node 0, and it says that none does"),

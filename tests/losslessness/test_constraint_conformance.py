@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk.contracts import Constraint, Matcher
+from spec_sdk.contracts import AnyTokens, Constraint, Matcher
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.testing import check_constraint
 from spec_sdk_constraints.choice import ChoiceConfig, ChoiceConstraint
@@ -134,6 +134,28 @@ class ReturnsItsMask(Odd):
         return masked_NV
 
 
+class ReturnsAView(Odd):
+    """As if what it returns were what may follow."""
+
+    def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> Any:
+        super().apply(logits_NV, answer, paths)
+        return logits_NV[:, :2]
+
+
+class ReturnsWhetherItDid(Odd):
+    def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> Any:
+        super().apply(logits_NV, answer, paths)
+        return True
+
+
+class WorksInPlace(Odd):
+    """Right, too."""
+
+    def apply(self, logits_NV: torch.Tensor, answer: Sequence[int], paths: Sequence[Sequence[int]]) -> Any:
+        super().apply(logits_NV, answer, paths)
+        return logits_NV.add_(0)
+
+
 class BeginsNothing(Odd):
     def begin(self) -> Any:
         return None
@@ -164,6 +186,8 @@ WRONG: dict[type[Matcher], str] = {
     ForcesBehindWhatItForced: "and the drafted tokens .* is forced, and its mask leaves 3 tokens",
     ForcesBehindDrafts: "and the drafted tokens .* is forced, ",
     ReturnsItsMask: "apply returned other logits",
+    ReturnsAView: "apply returned a view of its logits, which nobody reads",
+    ReturnsWhetherItDid: "apply returned True, which nobody reads",
     BeginsNothing: "its begin returned None, which is no matcher",
     Shared: "new ones begin with another mask",
 }
@@ -174,14 +198,14 @@ def test_sound_ones_pass(name: str) -> None:
     check_constraint(SOUND[name], TOKENIZER, VOCABULARY)
 
 
-@pytest.mark.parametrize("matcher", [Odd, OnlyA])
+@pytest.mark.parametrize("matcher", [Odd, OnlyA, WorksInPlace, AnyTokens])
 def test_one_of_ones_own_passes(matcher: type[Matcher]) -> None:
     check_constraint(Made(matcher()), TOKENIZER, VOCABULARY)
 
 
-def test_what_is_compiled_is_a_matcher() -> None:
-    no_matcher: Any = 7
-    with pytest.raises(AssertionError, match="its compile returned 7, which is no matcher"):
+@pytest.mark.parametrize("no_matcher", [7, None])
+def test_what_is_compiled_is_a_matcher(no_matcher: Any) -> None:
+    with pytest.raises(AssertionError, match=f"its compile returned {no_matcher}, which is no matcher"):
         check_constraint(Made(no_matcher), TOKENIZER, VOCABULARY)
 
 

@@ -97,7 +97,7 @@ def test_static_layers_take_the_prediction_and_no_others_do() -> None:
         (lambda: Static(StaticConfig()), "attention_verifier.layers: name the layers"),
         (lambda: l2(never=[30]).check(30), "attention_verifier.never: there is no layer 30; the target has 30 layers"),
         (lambda: l2(layer_thresholds={-1: 0.1}).check(30), "layer_thresholds: there is no layer -1; .* 0 to 29"),
-        (lambda: l2(layer_thresholds=[0.1]).check(30), "layer_thresholds: 1 thresholds, but the target has 30 layers"),
+        (lambda: l2(layer_thresholds=[0.1]).check(30), "layer_thresholds: 1 threshold, but the target has 30 layers"),
         (lambda: Static(StaticConfig([3, 31])).check(30), "attention_verifier.layers: there is no layer 31"),
     ],
 )

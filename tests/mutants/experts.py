@@ -119,8 +119,8 @@ EXPERTS = (
     Mutant(
         "GLM 4.5 in GGUF: a prediction module is a layer",
         "spec_sdk/model/architectures/glm4_moe.py",
-        'config["num_hidden_layers"] - meta.count(f"{_GGUF}.nextn_predict_layers", 0)',
-        'config["num_hidden_layers"]',
+        '"num_hidden_layers": layers_of(gguf, _GGUF),',
+        "",
         (f"{OF_GGUF}::test_a_glm_with_a_prediction_module",),
     ),
     Mutant(

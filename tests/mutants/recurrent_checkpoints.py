@@ -26,8 +26,8 @@ RECURRENT_CHECKPOINTS = (
     Mutant(
         "recurrent: a prediction module is taken for a layer",
         HYBRID,
-        'config["num_hidden_layers"] - meta.count(f"{architecture}.nextn_predict_layers", 0)',
-        'config["num_hidden_layers"]',
+        "layers = layers_of(gguf, architecture)",
+        'layers = config["num_hidden_layers"]',
         (f"{OF_GGUF}::test_a_prediction_module_is_not_read",),
     ),
     Mutant(

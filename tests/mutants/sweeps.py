@@ -14,6 +14,27 @@ OF_SWEEPERS = "tests/cli/test_sweepers.py"
 
 SWEEPS = (
     Mutant(
+        "a sweep that is interrupted does not wait for what its jobs keep",
+        "spec_sdk/cli/sweep_end.py",
+        "                self._wait()\n",
+        "",
+        (f"{OF_SWEEPERS}::test_jobs_of_joblib_that_run_when_a_sweep_is_ended_keep_what_they_have",),
+    ),
+    Mutant(
+        "a job of another config passes for one that has ended",
+        "spec_sdk/cli/sweep_job.py",
+        "return is_of(output_dir, settings_of(settled).resolved)",
+        "return True",
+        ("tests/cli/test_multirun.py::test_a_sweep_that_is_resumed_runs_the_jobs_that_did_not_end_well",),
+    ),
+    Mutant(
+        "a bug of ours below a plugin is told as the plugin's",
+        "spec_sdk/cli/plugin_errors.py",
+        "if _package(frame) in ours), default=0)",
+        "if False), default=0)",
+        ("tests/cli/test_plugin_errors.py",),
+    ),
+    Mutant(
         "packages are looked through once for all",
         INSTALLED,
         "tuple((place, _changed(place)) for place in sys.path)",

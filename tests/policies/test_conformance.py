@@ -99,7 +99,7 @@ class ForgetsOne(Faulty):
         (GivesANumber, "4 is no Budget"),
         (CostsFall, "its node_costs say that 3 nodes cost less than 2"),
         (MeasuresAnyway, "it measures a plain pass where that is said to be unavailable"),
-        (ForgetsOne, "budgets returned 1 budgets for 2 requests"),
+        (ForgetsOne, "budgets returned 1 budget for 2 requests"),
     ],
 )
 def test_a_faulty_policy_is_named(policy: Callable[[], Policy], fault: str) -> None:

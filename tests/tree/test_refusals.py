@@ -69,7 +69,7 @@ def test_arrays_that_are_no_tree(changed: dict[str, Any], fault: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ((1, 2, "chosen"), "parent 1 does not exist yet (the tree has 1 nodes)"),
+        ((1, 2, "chosen"), "parent 1 does not exist yet (the tree has 1 node)"),
         ((-1, 2, "chosen"), "parent -1 does not exist yet"),
         ((0, -2, "chosen"), "token id -2 is negative"),
         ((0, 2, "with_replacement"), "a drawn token needs its q_V"),

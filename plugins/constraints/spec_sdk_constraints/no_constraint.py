@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spec_sdk.contracts import Constraint
+from spec_sdk.contracts import AnyTokens, Constraint
 from spec_sdk.model.tokenizer import Tokenizer
 
 
@@ -11,5 +11,5 @@ class NoConstraint(Constraint):
 
     name = "none"
 
-    def compile(self, tokenizer: Tokenizer, vocabulary: int) -> None:
-        return None
+    def compile(self, tokenizer: Tokenizer, vocabulary: int) -> AnyTokens:
+        return AnyTokens()

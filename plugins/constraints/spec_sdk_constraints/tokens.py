@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from spec_sdk.contracts import Constraint, Matcher, option
+from spec_sdk.contracts import AnyTokens, Constraint, Matcher, option
 from spec_sdk.errors import UserError
 from spec_sdk.model.tokenizer import Tokenizer
 
@@ -37,7 +37,7 @@ class TokensConstraint(Constraint):
     Config = TokensConfig
     config: TokensConfig
 
-    def compile(self, tokenizer: Tokenizer, vocabulary: int) -> Matcher | None:
+    def compile(self, tokenizer: Tokenizer, vocabulary: int) -> Matcher:
         config = self.config
 
         def tokens(given: Sequence[Any], name: str) -> list[int]:
@@ -49,7 +49,7 @@ class TokensConstraint(Constraint):
             if not abs(value) <= LARGEST_BIAS:
                 raise UserError(f"constraint.bias: {value} for token {token} must be between -100 and 100")
         if not (banned or allowed or begin or bias):
-            return None
+            return AnyTokens()
         kept_V = torch.ones(vocabulary, dtype=torch.bool)
         if allowed:
             kept_V[:] = False

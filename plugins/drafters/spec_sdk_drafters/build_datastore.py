@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from spec_sdk.contracts import Task, option
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk.files import expanded
 from spec_sdk.model.checkpoint import open_checkpoint
@@ -68,7 +69,8 @@ class BuildDatastore(Task):
         )
         seconds = time.perf_counter() - began
         print(
-            f"{output}: {texts} texts, {len(tokens) - texts} tokens of {source.name}, {seconds:.1f} s", file=sys.stderr
+            f"{output}: {counted(texts, 'text')}, {len(tokens) - texts} tokens of {source.name}, {seconds:.1f} s",
+            file=sys.stderr,
         )
         print(f"drafter.datastore={output}")
         return 0

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 
 from spec_sdk.contracts import AttentionVerdict, AttentionVerifier, Space, option, relative_error
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk_verifiers.attention_options import check_layers, space_option
 
@@ -50,8 +51,8 @@ class L2Threshold(AttentionVerifier):
         given = self.config.layer_thresholds
         if isinstance(given, list) and len(given) != layers:
             raise UserError(
-                f"attention_verifier.layer_thresholds: {len(given)} thresholds, but the target has {layers} layers; "
-                "give one for each, or {layer: threshold} for some"
+                f"attention_verifier.layer_thresholds: {counted(len(given), 'threshold')}, but the target has "
+                f"{layers} layers; give one for each, or {{layer: threshold}} for some"
             )
         check_layers("layer_thresholds", self._thresholds, layers)
         check_layers("never", self.config.never, layers)

@@ -8,7 +8,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.deepseek_mixture import COUNTED_AS, deepseek_experts, gguf_deepseek_experts, read_deepseek_experts
 from spec_sdk.model.family import Family
-from spec_sdk.model.gguf_config import hf_config
+from spec_sdk.model.gguf_config import hf_config, layers_of
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.gguf_rope import refuse_sections
 from spec_sdk.model.llama_like import attention, embedding, mlp, output, read_llama_like
@@ -32,15 +32,12 @@ def _read_config(fields: Fields) -> ModelConfig:
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
     refuse_sections(gguf, _GGUF)
-    config, meta = hf_config(gguf, computes_experts=True, partial_rotary=True), Fields(gguf.metadata, gguf.where)
-    # the file counts prediction modules among its blocks
-    layers = config["num_hidden_layers"] - meta.count(f"{_GGUF}.nextn_predict_layers", 0)
     return (
-        config
+        hf_config(gguf, computes_experts=True, partial_rotary=True)
         | gguf_deepseek_experts(gguf, _GGUF)
         | {
             "model_type": "glm4_moe",
-            "num_hidden_layers": layers,
+            "num_hidden_layers": layers_of(gguf, _GGUF),
             "use_qk_norm": "blk.0.attn_q_norm.weight" in gguf.tensors,
         }
     )

@@ -16,6 +16,7 @@ from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
+from spec_sdk.model.gguf_rope import growing_queries
 from spec_sdk.model.llama_like import read_llama_like
 from spec_sdk.model.rope_fields import TEMPERATURE, before_queries_grow, with_rope
 from spec_sdk.model.text_settings import TEXTS_OF, text_settings
@@ -57,12 +58,9 @@ def _read_text(fields: Fields) -> ModelConfig:
 
 
 def _read_gguf(gguf: GGUFFile) -> dict[str, Any]:
-    config, meta = hf_config(gguf), Fields(gguf.metadata, gguf.where)
-    temperature = meta.number("mistral3.attention.temperature_scale", 0.0)
-    return config | {
-        "model_type": "ministral3",
-        "rope_parameters": config["rope_parameters"] | ({TEMPERATURE: temperature} if temperature else {}),
-    }
+    config = hf_config(gguf)
+    rope = config["rope_parameters"]
+    return config | {"model_type": "ministral3", "rope_parameters": rope | growing_queries(gguf, "mistral3", rope)}
 
 
 FAMILY = Family(
