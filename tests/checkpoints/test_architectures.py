@@ -22,7 +22,7 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.family import Family
 from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_decoder import load_decoder
-from spec_sdk.model.tensor_parallel import ShardedSource
+from spec_sdk.model.shards import ShardedSource
 from tests.checkpoints.gguf_files import gguf_architecture, write_gguf
 from tests.support import families as test_families
 from tests.support.tiny_checkpoints import ARCHITECTURES, checkpoint_tensors, random_model, write_checkpoint

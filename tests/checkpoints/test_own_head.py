@@ -17,7 +17,7 @@ from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.in_memory import InMemoryModel
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
-from spec_sdk.model.tensor_parallel import ShardedSource
+from spec_sdk.model.shards import ShardedSource
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ranks import ALONE

@@ -19,7 +19,8 @@ from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
 from spec_sdk.model.chosen_weights import ChosenWeights
 from spec_sdk.model.safetensors_reader import SafetensorsFile
-from spec_sdk.model.tensor_parallel import ShardedSource, load_shard
+from spec_sdk.model.shards import ShardedSource
+from spec_sdk.model.tensor_parallel import load_shard
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig

@@ -13,7 +13,7 @@ from spec_sdk.errors import UserError
 from spec_sdk.model.architectures import weights_of
 from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_decoder import load_decoder
-from spec_sdk.model.tensor_parallel import ShardedSource, head_rows, shard_of, share
+from spec_sdk.model.shards import ShardedSource, head_rows, shard_of, share
 from tests.support.tiny_checkpoints import ARCHITECTURES
 from tests.support.tiny_decoder import ModelTensors, tiny_decoder
 from tests.support.tiny_ranks import ranks_at

@@ -21,7 +21,8 @@ from spec_sdk.model.decoder import Decoder
 from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.session import Session
-from spec_sdk.model.tensor_parallel import ShardedSource, TensorParallelDecoder
+from spec_sdk.model.shards import ShardedSource
+from spec_sdk.model.tensor_parallel import TensorParallelDecoder
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding

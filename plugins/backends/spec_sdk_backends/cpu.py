@@ -19,7 +19,7 @@ from spec_sdk.model.decoder import Decoder, TensorSource
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.recurrent.decoder import RecurrentDecoder
-from spec_sdk.model.tensor_parallel import ShardedSource
+from spec_sdk.model.shards import ShardedSource
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
