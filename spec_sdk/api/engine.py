@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, Unpack
 from spec_sdk.api.answer import Answer, Part
 from spec_sdk.api.answering import Mailbox
 from spec_sdk.api.async_steps import AsyncSteps
+from spec_sdk.api.forked import check_threads
 from spec_sdk.api.loading import Model, check_alone, check_shared, is_shared, reference_of
 from spec_sdk.api.request import Prompt, Request, RequestOptions
 from spec_sdk.api.serving import Planned, Prompts, Serving, answers_of, go_on
@@ -116,6 +117,7 @@ class Engine:
         if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
             raise UserError(f"max_num_seqs: {max_num_seqs!r} must be 1 or more")
         check_alone()
+        check_threads()
         for option in (str(override.key_or_group) for override in parse(overrides)):
             if option in OF_RUNS:
                 raise UserError(f"overrides: {option} is of a run of the command line; an engine is given prompts")
