@@ -268,8 +268,10 @@ def _missing_choice(file: str) -> tuple[str, str]:
     """Group and name of a config that is not there. A name may have slashes (``pipeline=mine/fast``); of Hydra's own
     choices the group has.
     """
-    before, _, after = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
-    return (before, after) if after else ("", before)
+    if "/" not in file:
+        return "", file
+    group, _, name = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
+    return group, name
 
 
 def _unknown_choice(group: str, name: str, search_path: Sequence[str]) -> str:

@@ -264,6 +264,7 @@ def test_options_of_a_drafter_inside_a_drafter() -> None:
         (["pipeline=../config"], "pipeline: '../config' is a path and no name; --config-dir adds a directory of YAML"),
         (["drafter=/etc/passwd"], "drafter: '/etc/passwd' is a path and no name; --config-dir adds"),
         (["policy=fixed/../../config"], "policy: 'fixed/../../config' is a path and no name"),
+        (["pipeline="], "pipeline: unknown pipeline ''; there are: alspec, "),
         (["pipeline=mine/fast"], "pipeline: unknown pipeline 'mine/fast'; there are: alspec, "),
         (["policy=mine/fixed"], "policy: unknown policy 'mine/fixed', did you mean 'fixed'?"),
         (["pipeline.name=../../x"], "pipeline.name: '../../x' must be 1 to 100 letters, digits"),
