@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from spec_sdk.api.answer import Answer, Part
@@ -176,7 +176,8 @@ class Engine:
         """:meth:`generate` for a list, answer by answer: each when it and all before it are there. What it raises, it
         raises when the first is asked for. Ending the iteration early cancels what goes on.
         """
-        begun, _ = self._serving.begin_all(list(prompts), options)
+        # a list of a text would be its letters
+        begun, _ = self._serving.begin_all(prompts if isinstance(prompts, Sized | Request) else list(prompts), options)
         try:
             for one in begun:
                 while go_on([one]):
