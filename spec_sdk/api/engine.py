@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from spec_sdk.api.answer import Answer, Part
 from spec_sdk.api.answering import Mailbox
 from spec_sdk.api.async_steps import AsyncSteps
+from spec_sdk.api.forked import check_threads
 from spec_sdk.api.loading import Model, check_alone, check_shared, is_shared, reference_of
 from spec_sdk.api.request import Prompt, Request, RequestOptions
 from spec_sdk.api.serving import Planned, Prompts, Serving, answers_of, go_on
@@ -118,6 +119,7 @@ class Engine:
         if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
             raise UserError(f"max_num_seqs: {max_num_seqs!r} must be 1 or more")
         check_alone()
+        check_threads()
         for option in (str(override.key_or_group) for override in parse(overrides)):
             if option in OF_RUNS:
                 raise UserError(f"overrides: {option} is of a run of the command line; an engine is given prompts")
@@ -183,7 +185,8 @@ class Engine:
         """:meth:`generate` for a list, answer by answer: each when it and all before it are there. What it raises, it
         raises when the first is asked for. Ending the iteration early cancels what goes on.
         """
-        begun, _ = self._serving.begin_all(list(prompts), options)
+        # a list of a text would be its letters
+        begun, _ = self._serving.begin_all(prompts if isinstance(prompts, Sized | Request) else list(prompts), options)
         try:
             for one in begun:
                 while go_on([one]):

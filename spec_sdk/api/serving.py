@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from spec_sdk.api.answer import Answer
 from spec_sdk.api.answering import Answering, Mailbox
 from spec_sdk.api.checking import Plan, plan_of, tokens_of
+from spec_sdk.api.forked import check_threads, note_forks
 from spec_sdk.api.request import Prompt, Request, RequestOptions, requests_of
 from spec_sdk.engine.token_engine import TokenRequest
 from spec_sdk.errors import UserError
@@ -45,6 +46,7 @@ class Serving:
     """
 
     def __init__(self, pipeline: Pipeline, settings: Settings, log: EventLog | None) -> None:
+        note_forks()
         self.lock = threading.RLock()
         self.failure: Exception | None = None
         """What a step failed with that ended all requests, the last time."""
@@ -64,6 +66,7 @@ class Serving:
 
     def planned_one(self, prompt: Prompt | Request, options: RequestOptions) -> Planned:
         """A request that is checked. Raises UserError for what is refused."""
+        check_threads()
         requests, single = requests_of(prompt, options)
         if not single:
             raise UserError("prompt: it is a list of several; generate answers them together")
@@ -91,6 +94,7 @@ class Serving:
 
     def begin_all(self, prompts: Prompts, options: RequestOptions) -> tuple[list[Mailbox | Answer], bool]:
         """Every prompt begun, or the answer that tells of its error; and whether it is a single one."""
+        check_threads()
         requests, single = requests_of(prompts, options)
         self._pipeline.constraints.of(plan_of(options, self._settings).constraint)
         begun: list[Mailbox | Answer] = []
@@ -132,6 +136,7 @@ class Serving:
 
     def step(self) -> None:
         """One step of the token engine for all requests, and what it gave into their mailboxes."""
+        check_threads()
         with self._at_work():
             self._cancel_left()
             engine = self._pipeline.engine

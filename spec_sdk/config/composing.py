@@ -210,7 +210,7 @@ def explain(error: Exception, overrides: Sequence[str]) -> UserError:
     except UserError as unreadable:
         return unreadable
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        group, name = _missing_choice(str(error.missing_cfg_file))
         if group:
             return UserError(_unknown_choice(group, name, search_path_of(overrides)))
     for path in _overridden_paths(error, overrides):
@@ -250,7 +250,11 @@ def check_choices(overrides: Sequence[str]) -> None:
                 raise UserError(f"{group}: {choice} is a list; choose one{did_you_mean('', options_of(group))}")
             name = str(choice)
             if name.startswith("/") or ".." in name.split("/"):
-                raise UserError(f"{group}: '{name}' is a path and no name; --config-dir adds a directory of YAML")
+                raise UserError(_no_name(group, name))
+
+
+def _no_name(group: str, path: str) -> str:
+    return f"{group}: '{path}' is a path and no name; --config-dir adds a directory of YAML"
 
 
 def is_composition_error(error: Exception) -> bool:
@@ -260,7 +264,19 @@ def is_composition_error(error: Exception) -> bool:
     return any(said in str(error) for said in _SAID_OF_GROUPS)
 
 
+def _missing_choice(file: str) -> tuple[str, str]:
+    """Group and name of a config that is not there. A name may have slashes (``pipeline=mine/fast``); of Hydra's own
+    choices the group has.
+    """
+    if "/" not in file:
+        return "", file
+    group, _, name = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
+    return group, name
+
+
 def _unknown_choice(group: str, name: str, search_path: Sequence[str]) -> str:
+    if any(Path(file).is_file() for file in (name, f"{name}.yaml")):
+        return _no_name(group, name)
     extra = EXTRAS.get(f"{group}/{name}")
     if extra is not None:
         return f"{group}: '{name}' is not installed; it comes with pip install 'spec-sdk[{extra}]'"

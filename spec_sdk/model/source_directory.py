@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from spec_sdk.model.safetensors_reader import INDEX_NAME
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 """Endings of pickle checkpoints. Unpickling runs code from the file, so they are never opened."""
 
+_HUB_ADDRESS = re.compile(r"(?:https?://)?(?:huggingface|hf)\.co/(?P<id>[^/?#]+/[^/?#]+).*")
+"""Of a model's page, or of a file of it, as browsers and other programs have it."""
 _ADVICE = "convert it to safetensors (with transformers: save_pretrained) in a place you trust"
 
 
@@ -26,6 +29,8 @@ def locate(path: Path, reference: str) -> Path:
     Raises UserError if it is neither, with what to do about it.
     """
     if not path.exists():
+        if address := _HUB_ADDRESS.fullmatch(reference):
+            raise UserError(f"model '{reference}': is an address; the hub id in it is '{address['id']}'")
         raise UserError(f"model '{reference}': no such file or directory{_nearest(path)}")
     if path.is_file():
         return _locate_file(path)

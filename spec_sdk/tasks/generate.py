@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spec_sdk.attention_html import ShadedAnswer, attention_page, shaded_pieces
 from spec_sdk.config.chosen_backend import backend_choice
 from spec_sdk.contracts import Task
+from spec_sdk.errors import UserError
 from spec_sdk.events import EventLog
 from spec_sdk.held_signals import sigterm_held_back
 from spec_sdk.metrics import SCHEMA_VERSION, comparison, request_metrics, summarise
@@ -50,6 +51,8 @@ class Generate(Task):
         from spec_sdk.model_inputs import model_inputs
         from spec_sdk.pipeline import build_pipeline, joined_backend
 
+        if app.json:
+            raise UserError("json: metrics.json in the output directory has the answers; leave it out")
         registry = Registry.discover()
         # joined before anything can fail that the leader does alone: the others would wait for it to join
         backend = joined_backend(app, registry)

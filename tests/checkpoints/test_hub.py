@@ -115,6 +115,21 @@ def test_what_is_neither_a_path_nor_a_hub_id(reference: str) -> None:
         open_checkpoint(reference)
 
 
+@pytest.mark.parametrize(
+    ("address", "hub_id"),
+    [
+        ("https://huggingface.co/org/model", "org/model"),
+        ("http://huggingface.co/org/model/", "org/model"),
+        ("https://huggingface.co/org/model/blob/main/model.gguf", "org/model"),
+        ("https://hf.co/org/model?library=transformers", "org/model"),
+        ("hf.co/org/model:Q4_K_M", "org/model:Q4_K_M"),
+    ],
+)
+def test_the_hub_id_is_found_in_the_address_of_a_page(address: str, hub_id: str) -> None:
+    with pytest.raises(UserError, match=f"is an address; the hub id in it is '{hub_id}'$"):
+        open_checkpoint(address)
+
+
 def test_an_id_that_the_hub_does_not_allow() -> None:
     with pytest.raises(UserError, match="'org/a--b' is no valid Hugging Face hub id"):
         open_checkpoint("org/a--b")

@@ -264,6 +264,9 @@ def test_options_of_a_drafter_inside_a_drafter() -> None:
         (["pipeline=../config"], "pipeline: '../config' is a path and no name; --config-dir adds a directory of YAML"),
         (["drafter=/etc/passwd"], "drafter: '/etc/passwd' is a path and no name; --config-dir adds"),
         (["policy=fixed/../../config"], "policy: 'fixed/../../config' is a path and no name"),
+        (["pipeline="], "pipeline: unknown pipeline ''; there are: alspec, "),
+        (["pipeline=mine/fast"], "pipeline: unknown pipeline 'mine/fast'; there are: alspec, "),
+        (["policy=mine/fixed"], "policy: unknown policy 'mine/fixed', did you mean 'fixed'?"),
         (["pipeline.name=../../x"], "pipeline.name: '../../x' must be 1 to 100 letters, digits"),
         (["pipeline.name=''"], "pipeline.name: '' must be"),
         (["drafter=a,b"], "drafter=a,b: several values; --multirun runs each of them"),
@@ -300,6 +303,16 @@ def test_bad_input_is_one_line_that_says_where(overrides: list[str], message: st
     error = error_of(*overrides)
     assert error.startswith(message)
     assert "\n" not in error
+
+
+def test_a_file_in_the_place_of_a_name_is_called_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "mine.yaml").write_text("# @package _global_\npipeline: {name: mine}\n")
+    monkeypatch.chdir(tmp_path)
+    for path in ("pipeline/mine.yaml", "pipeline/mine"):
+        assert error_of(f"pipeline={path}") == (
+            f"pipeline: '{path}' is a path and no name; --config-dir adds a directory of YAML"
+        )
 
 
 def test_a_plugin_of_hydras_that_is_not_installed_names_what_installs_it() -> None:

@@ -231,6 +231,12 @@ def test_the_chat_template_can_be_left_out(cli: Cli) -> None:
     assert metrics()["prompts"][0]["prompt_tokens"] == len("hello")
 
 
+def test_json_is_not_promised_where_there_is_none(cli: Cli) -> None:
+    refused = cli("prompt=hello", "json=true")
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.error == "json: metrics.json in the output directory has the answers; leave it out"
+
+
 def test_chat_without_a_template_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.cli.fakes.FakeTokenizer.has_chat_template", False)
     assert cli("prompt=hello", "chat=true").error == "chat: this model has no chat template; use chat=false"
