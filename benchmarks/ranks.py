@@ -4,8 +4,9 @@
 
 The leader process measures in turn: a pipeline of its own, the same one with as many threads as there are processes,
 and the same one spread over all processes. Writes results/ranks.json: machine, microseconds of a sum over all of them
-of a row as long as the target's hidden states, and per pipeline the ratios of tokens per second to those of one thread,
-of every round and their medians, and whether the tokens are the same.
+of a row as long as the target's hidden states, whether the one process rounds its rows to 8 bits, and per pipeline the
+ratios of tokens per second to those of one thread, of every round and their medians, and whether the tokens are the
+same, as they are with ``backend.activations=exact``.
 ``--gloo``: the processes share no memory, as those of several machines.
 """
 
@@ -92,6 +93,8 @@ def main() -> int:
         "prompts": len(prompts),
         "new_tokens": arguments.new_tokens,
         "sum_us": sum_us(first),
+        # several do not, unless backend.activations asks for it
+        "one_rounds_rows": any(each.rounds_rows for each in alone.values()),
         "pipelines": {},
     }
 
