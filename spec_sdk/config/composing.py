@@ -16,7 +16,7 @@ from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from spec_sdk.config.checked_plugin import with_checked_plugin
 from spec_sdk.config.chosen_backend import AUTO, with_chosen_backend
@@ -60,6 +60,10 @@ def settings_of(config: DictConfig) -> Settings:
     """The checked settings of a composed config. Raises UserError."""
     try:
         resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise UserError(
+            f"{key_of(error) or 'config'}: '???' stands for a value that is still missing; give one"
+        ) from error
     except OmegaConfBaseException as error:
         raise UserError(f"{key_of(error) or 'config'}: {first_line(error)}") from error
     assert isinstance(resolved, dict)

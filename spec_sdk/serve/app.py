@@ -241,6 +241,7 @@ def make_app(service: Service, hosts: Sequence[str] = (), keys: Sequence[str] = 
         service.check_model(model)
         return reply(service.about_model())
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", responses=told, response_class=Response)
     async def health() -> Response:
         """Whether the server answers."""

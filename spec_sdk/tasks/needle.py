@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from spec_sdk.contracts import Task, option
+from spec_sdk.counted import counted
 from spec_sdk.errors import UserError
 from spec_sdk.events import finite
 from spec_sdk.files import write_json
+from spec_sdk.held_signals import sigterm_held_back
 from spec_sdk.prompts import STDIN, read_prompt_texts
 from spec_sdk.registry import Registry
 from spec_sdk.run_output import check_writable, write_config
@@ -56,7 +58,9 @@ class FindNeedles(Task):
     def run(self, app: Settings) -> int:
         """Every answer and a table go to stderr, ``needle.json`` and the config into the run's directory; returns 0.
 
-        ``compare=true`` asks plain decoding too. Raises UserError for bad input, before anything is asked.
+        ``compare=true`` asks plain decoding too, text by text. Raises UserError for bad input, before anything is
+        asked. An interrupt, or any other exception in the middle, keeps the texts that all were asked about, and is
+        raised again.
         """
         text = self._check(app)
         check_writable(app.output_dir)
@@ -82,13 +86,13 @@ class FindNeedles(Task):
         for haystack in haystacks:
             check_fit(pipeline, haystack, config.max_new_tokens)
         asked = asked_pipelines(pipeline, app.compare)
-        scores = [self._ask(pipe, haystacks) for pipe in asked]
-        print_facts(facts_of(app, plugins_of(app, Registry.discover())))
-        show(asked, [total(parts) for parts in scores])
-        app.output_dir.mkdir(parents=True, exist_ok=True)
-        write_json(app.output_dir / RESULT, self._result(app, pipeline, haystacks, scores))
-        write_config(app.output_dir, app.kept)
-        say(f"results in {app.output_dir}")
+        scores: list[list[NeedleScore]] = [[] for _ in asked]
+        try:
+            self._ask(asked, haystacks, scores)
+        finally:
+            if whole := len(scores[-1]):
+                with sigterm_held_back():
+                    self._keep(app, asked, haystacks, [own[:whole] for own in scores])
         return 0
 
     def _check(self, app: Settings) -> str | None:
@@ -110,14 +114,34 @@ class FindNeedles(Task):
             raise UserError(f"task.text: {config.text} is empty")
         return text
 
-    def _ask(self, pipeline: Pipeline, haystacks: Sequence[Haystack]) -> list[NeedleScore]:
+    def _ask(
+        self, pipelines: Sequence[Pipeline], haystacks: Sequence[Haystack], scores: Sequence[list[NeedleScore]]
+    ) -> None:
+        """Add each pipeline's scores to its own."""
         from spec_sdk.needles import measure
 
-        scores = []
         for i, haystack in enumerate(haystacks):
-            say(f"{pipeline.name}, text {i + 1} of {len(haystacks)}: {haystack.tokens} tokens")
-            scores.append(measure(pipeline, haystack, max_new_tokens=self.config.max_new_tokens, tell=tell))
-        return scores
+            for pipeline, own in zip(pipelines, scores, strict=True):
+                say(f"{pipeline.name}, text {i + 1} of {len(haystacks)}: {haystack.tokens} tokens")
+                own.append(measure(pipeline, haystack, max_new_tokens=self.config.max_new_tokens, tell=tell))
+
+    def _keep(
+        self,
+        app: Settings,
+        asked: Sequence[Pipeline],
+        haystacks: Sequence[Haystack],
+        scores: Sequence[Sequence[NeedleScore]],
+    ) -> None:
+        """Show and write what there is of the first texts."""
+        whole = len(scores[0])
+        print_facts(facts_of(app, plugins_of(app, Registry.discover())))
+        if whole < len(haystacks):
+            say(f"{whole} of {counted(len(haystacks), 'text')}")
+        show(asked, [total(parts) for parts in scores])
+        app.output_dir.mkdir(parents=True, exist_ok=True)
+        write_json(app.output_dir / RESULT, self._result(app, asked[0], haystacks[:whole], scores))
+        write_config(app.output_dir, app.kept)
+        say(f"results in {app.output_dir}")
 
     def _result(
         self,

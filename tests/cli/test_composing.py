@@ -261,6 +261,7 @@ def test_options_of_a_drafter_inside_a_drafter() -> None:
         (["policy=[-1]"], "policy: [-1] is a list; choose one; there are: adaptive, "),
         (["drafter=[easyspec,none]"], "drafter: ['easyspec', 'none'] is a list; choose one; there are: "),
         (["pipeline=[[]]"], "pipeline: [[]] is a list; choose one; there are: "),
+        (["prompt=???"], "prompt: '???' stands for a value that is still missing; give one"),
         (["pipeline=../config"], "pipeline: '../config' is a path and no name; --config-dir adds a directory of YAML"),
         (["drafter=/etc/passwd"], "drafter: '/etc/passwd' is a path and no name; --config-dir adds"),
         (["policy=fixed/../../config"], "policy: 'fixed/../../config' is a path and no name"),

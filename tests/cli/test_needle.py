@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from spec_sdk import needles
 from tests.support.text_checkpoints import write_text_checkpoint
 
 SHORT = ["task.hashes=2", "task.facts=1", "task.max_new_tokens=60", "output_dir=out"]
@@ -55,6 +56,26 @@ def test_a_run_with_speculation_beside_plain_decoding(cli: Callable[..., Any], o
     assert kept["summary"]["all"]["nll"] == pytest.approx(total / 6)
     config = yaml.safe_load((own_directory / "out" / "config.yaml").read_text())
     assert config["attention_verifier"]["threshold"] == float("inf")
+
+
+def test_an_interrupted_run_keeps_the_texts_that_were_asked_about(
+    cli: Callable[..., Any], own_directory: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure, asked = needles.measure, list[str]()
+
+    def interrupted(pipeline: Any, *arguments: Any, **options: Any) -> Any:
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        asked.append(pipeline.name)
+        return measure(pipeline, *arguments, **options)
+
+    monkeypatch.setattr(needles, "measure", interrupted)
+    result = cli("task=needle", model, *SHORT, "task.context=600", "task.texts=3", "pipeline=suffix", "compare=true")
+    assert result.status == 130 and asked == ["suffix", "vanilla", "suffix"]
+    assert "1 of 3 texts" in result.err and "results in out" in result.err
+    kept = json.loads((own_directory / "out" / "needle.json").read_text())
+    assert len(kept["texts"]) == len(kept["comparison"]["vanilla"]["texts"]) == 1
+    assert kept["summary"]["hash"]["asked"] == 2
 
 
 def test_a_text_of_the_users(cli: Callable[..., Any], own_directory: Path, model: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from typing import Any
 
@@ -12,7 +13,7 @@ from spec_sdk import Engine
 from spec_sdk.model.chat_template import ChatTemplate
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.serve.replies import LEAST
-from tests.support.serving import MODEL, Served, get, post
+from tests.support.serving import MODEL, PATIENCE_S, Served, get, post
 
 QUESTIONS = ("Why is the sky blue?", "Name three colours.", "What is the capital of France?")
 CHAT: Any = [{"role": "system", "content": "Answer."}, {"role": "user", "content": QUESTIONS[0]}]
@@ -131,6 +132,10 @@ def test_models_health_and_metrics(client: openai.OpenAI, server: Served) -> Non
     [model] = client.models.list().data
     assert model.id == MODEL == client.models.retrieve(MODEL).id
     assert get(server.port, "/health") == (200, b'{"status":"ok"}')
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+    connection.request("HEAD", "/health")
+    assert (answer := connection.getresponse()).status == 200 and not answer.read()
+    connection.close()
     before = server.metric("generation_tokens_total")
     client.completions.create(model=MODEL, prompt="Hello", max_tokens=7)
     server.wait_for("generation_tokens_total", before + 7)
