@@ -252,7 +252,7 @@ def test_broken_tokenizer_files(content: str, tmp_path: Path) -> None:
 
 
 def test_a_long_text_is_encoded_while_other_threads_run(both: dict[str, Tokenizer]) -> None:
-    text = "".join(f"word{i} <|im_end|> <s>é\u200d😀\t" for i in range(60_000))
+    text = "".join(f"word{i} <|im_end|> <s>é\u200d😀\t" for i in range(20_000))
     for name, tokenizer in both.items():
         longest, ticks, ended = 0.0, 0, threading.Event()
 

@@ -194,6 +194,7 @@ def test_a_process_that_fails_before_it_met_the_others_says_why(command: list[st
     assert len(ended[1][2].splitlines()) == 1
 
 
+@pytest.mark.full
 def test_who_waits_long_says_for_whom(command: list[str], tmp_path: Path) -> None:
     leader, missing = start(2, [*command, "backend.timeout=13"], tmp_path)
     missing.kill()
