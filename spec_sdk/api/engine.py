@@ -21,6 +21,7 @@ from spec_sdk.events import EventLog
 from spec_sdk.guarantees import Guarantee
 from spec_sdk.model.in_memory import InMemoryModel
 from spec_sdk.model.tokenizer import Tokenizer
+from spec_sdk.parallel.spread_session import failure_of
 from spec_sdk.parallel.waiting_followers import waiting_followers
 from spec_sdk.settings import Settings
 
@@ -160,8 +161,10 @@ class Engine:
         """While it lasts the other processes of a launched run wait for requests, however long none comes; ``end`` is
         called, in another thread, with what ended that for all of them. Nothing in one process.
         """
-        serving = self._serving
-        return waiting_followers(self.pipeline.ranks, serving.lock, lambda: serving.failure, end)
+        serving, sessions = self._serving, self.pipeline.models.spread
+        return waiting_followers(
+            self.pipeline.ranks, serving.lock, lambda: serving.failure or failure_of(sessions), end
+        )
 
     # one call, all answers
 

@@ -56,7 +56,12 @@ def finished_jobs(directory: Path) -> dict[str, str]:
 
 
 def is_of(directory: Path, config: Mapping[str, Any]) -> bool:
-    """Whether what lies in a job's directory is of this very config. A prompt that was not kept is none of it."""
+    """Whether what lies in a job's directory is a whole job's of this very config. A prompt that was not kept is none
+    of it.
+    """
+    if (directory / EARLIER_METRICS).exists():
+        # a sweep that was killed had begun it anew
+        return False
     try:
         kept = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

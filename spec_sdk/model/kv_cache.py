@@ -80,11 +80,12 @@ class KVCache:
 
         Raises UserError, with the numbers, if the memory for it is not to be had.
         """
-        self._asked = max(self._asked, capacity)
+        asked = max(self._asked, capacity)
         if slots <= self.slots and capacity <= self.capacity:
+            self._asked = asked
             return
         slots = max(slots, self.slots)
-        capacity = whole_granules(self._asked)
+        capacity = whole_granules(asked)
         larger = None
         if capacity <= self.doubles_up_to:
             doubled = min(whole_granules(self.doubles_up_to), max(LEAST_DOUBLED, 1 << (capacity - 1).bit_length()))
@@ -95,6 +96,7 @@ class KVCache:
             larger = larger or self._enlarged(slots, capacity)
         except (RuntimeError, MemoryError) as error:
             raise no_memory(self.k_LSGCD, slots, capacity, "tokens", self._copies) from error
+        self._asked = asked
         for name, storage in zip(self._of_its_own, larger, strict=True):
             setattr(self, name, storage)
         if "v_LSGCD" not in self._of_its_own:

@@ -8,8 +8,9 @@ Legend: N tokens, M model dim, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +35,10 @@ class SpreadSession(Session):
     """One rank's part of a session that several of all ``ranks`` have.
 
     ``sessions``: those of the run so far, in the order in which every rank makes them; this one is the next.
+    ``failure``: what a call failed with on the leader, in the middle of which the others may wait for it.
     """
+
+    failure: Exception | None = None
 
     def __init__(
         self,
@@ -55,28 +59,28 @@ class SpreadSession(Session):
     ) -> int:
         # features are not announced: no model with an encoder is spread
         assert encoder_input is None
-        self._announce("open", slot, list(tokens), keep)
-        return super().open(slot, tokens, keep)
+        with self._announced("open", slot, list(tokens), keep):
+            return super().open(slot, tokens, keep)
 
     def reserve(self, slots: int, tokens: int) -> None:
         self._announce("reserve", slots, tokens)
         super().reserve(slots, tokens)
 
     def truncate(self, slot: int, length: int) -> int:
-        self._announce("truncate", slot, length)
-        return super().truncate(slot, length)
+        with self._announced("truncate", slot, length):
+            return super().truncate(slot, length)
 
     def prefill(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Mapping[int, torch.Tensor]:
-        self._announce("prefill", slot, list(tokens), list(taps))
-        return super().prefill(slot, tokens, taps)
+        with self._announced("prefill", slot, list(tokens), list(taps)):
+            return super().prefill(slot, tokens, taps)
 
     def prefill_scored(self, slot: int, tokens: Sequence[int], taps: Sequence[int] = ()) -> Scores:
-        self._announce("prefill_scored", slot, list(tokens), list(taps))
-        return super().prefill_scored(slot, tokens, taps)
+        with self._announced("prefill_scored", slot, list(tokens), list(taps)):
+            return super().prefill_scored(slot, tokens, taps)
 
     def feed(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[DraftLogits]:
-        self._announce("feed", list(slots), [list(new) for new in tokens])
-        return super().feed(slots, tokens)
+        with self._announced("feed", list(slots), [list(new) for new in tokens]):
+            return super().feed(slots, tokens)
 
     @property
     def grows_paths(self) -> bool:
@@ -96,12 +100,12 @@ class SpreadSession(Session):
         epilogue: EpilogueOf | None = None,
     ) -> list[Scores]:
         assert epilogue is None
-        self._announce("score", list(slots), [[tree.token_N, tree.parent_N] for tree in trees], list(taps))
-        return super().score(slots, trees, taps)
+        with self._announced("score", list(slots), [[tree.token_N, tree.parent_N] for tree in trees], list(taps)):
+            return super().score(slots, trees, taps)
 
     def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[DraftLogits]:
-        self._announce("grow", list(slots), [[tree.token, tree.parent] for tree in trees], list(new_nodes))
-        return super().grow(slots, trees, new_nodes)
+        with self._announced("grow", list(slots), [[tree.token, tree.parent] for tree in trees], list(new_nodes)):
+            return super().grow(slots, trees, new_nodes)
 
     def draft(
         self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int], runner: BlockRunner
@@ -113,15 +117,22 @@ class SpreadSession(Session):
                 f"runner '{runner.name}': the other processes do not have it; set every_rank on the drafter that "
                 "drafts with it, and make models.session(model, runner, spread=True)"
             )
-        self._announce("draft", list(slots), [[tree.token, tree.parent] for tree in trees], list(new_nodes), owner)
-        return super().draft(slots, trees, new_nodes, runner)
+        with self._announced(
+            "draft", list(slots), [[tree.token, tree.parent] for tree in trees], list(new_nodes), owner
+        ):
+            return super().draft(slots, trees, new_nodes, runner)
 
     def commit(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
-        self._announce("commit", list(slots), [list(path) for path in paths])
-        super().commit(slots, paths)
+        with self._announced("commit", list(slots), [list(path) for path in paths]):
+            super().commit(slots, paths)
 
     def follow(self, call: str, arguments: Sequence[Any]) -> None:
         """Make a call that the leader announced."""
+        if call == "reserve":
+            # the leader refuses a request for which it has no memory; should it have some, a pass says what is missing
+            with contextlib.suppress(UserError):
+                self.reserve(*arguments)
+            return
         if call == "score":
             slots, trees, taps = arguments
             arguments = [slots, [grown(*tree).build().tree for tree in trees], taps]
@@ -137,7 +148,25 @@ class SpreadSession(Session):
 
     def _announce(self, call: str, *arguments: Any) -> None:
         if self._ranks.is_leader:
+            if (failed := failure_of(self._sessions)) is not None:
+                # who waits in the middle of a call would take the next for what it waits for
+                raise failed
             self._ranks.decide(lambda: [self.number, call, arguments])
+
+    @contextlib.contextmanager
+    def _announced(self, call: str, *arguments: Any) -> Iterator[None]:
+        """Around a call in which the ranks may meet."""
+        self._announce(call, *arguments)
+        try:
+            yield
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+def failure_of(sessions: Sequence[SpreadSession | None]) -> Exception | None:
+    """What a call of one of them failed with on the leader: no other can be made."""
+    return next((each.failure for each in sessions if each is not None and each.failure is not None), None)
 
 
 def grown(token: Sequence[int], parent: Sequence[int]) -> TreeBuilder:

@@ -251,6 +251,19 @@ def test_a_sweep_that_is_resumed_and_interrupted_again_loses_nobody(cli: Cli, mo
     assert [job["status"] for job in summary()] == [0, 0, 0]
 
 
+def test_a_job_that_a_killed_sweep_began_anew_runs_when_it_is_resumed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = ("-m", "max_new_tokens=3,4", "output_dir=out")
+    assert cli(*sweep).status == 0
+    # as the killed one left it, which was at its second job
+    Path("out/summary.json").rename("out/earlier_summary.json")
+    Path("out/1-max_new_tokens=4/metrics.json").rename("out/1-max_new_tokens=4/earlier_metrics.json")
+    ran = interrupted_at("", monkeypatch)
+    assert cli(*sweep, "sweep.resume=true").status == 0 and ran == ["1-max_new_tokens=4"]
+    assert all(job["summary"] for job in summary())
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

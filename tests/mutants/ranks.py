@@ -209,6 +209,13 @@ RANKS = (
         (OF_SERVER,),
     ),
     Mutant(
+        "behind a call that failed on the leader another is announced",
+        "spec_sdk/parallel/spread_session.py",
+        "            self.failure = error\n",
+        "            pass\n",
+        ("tests/distributed/test_spread_session.py",),
+    ),
+    Mutant(
         "a server: the other processes end when they are told to",
         "spec_sdk/tasks/serve.py",
         "signal.signal(number, signal.SIG_IGN)",

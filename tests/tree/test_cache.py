@@ -134,6 +134,21 @@ def test_one_that_doubles_has_room_to_spare_where_there_is_memory(monkeypatch: p
         cache.reserve(1, 4 * LEAST_DOUBLED)
 
 
+def test_one_that_had_no_memory_for_a_request_has_some_for_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, real = new_cache(1), kv_cache.enlarged
+
+    def little_memory(storage: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
+        if capacity > 2 * LEAST_DOUBLED:
+            raise RuntimeError("out of memory")
+        return real(storage, slots, capacity)
+
+    monkeypatch.setattr(kv_cache, "enlarged", little_memory)
+    with pytest.raises(UserError, match="^KV cache: no memory for"):
+        cache.reserve(1, 4 * LEAST_DOUBLED)
+    cache.reserve(2, 100)
+    assert cache.slots == 2
+
+
 def test_one_that_doubles_gives_up_what_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many requests fit as without; what was written stays."""
     cache, real = new_cache(1), kv_cache.enlarged
