@@ -2,7 +2,7 @@
 
 Attention is split by KV heads, with the query heads that share them; the MLP, and every expert, by its rows; the output
 head by tokens. Routers are whole on every rank, so that all of them choose the same experts, and so are latents, which
-all heads share, and recurrent layers with their states; embedding and norms too, but norms of all heads together.
+all heads share, recurrent layers with their states, the embedding, and norms but for those of all heads together.
 A rank reads only its own rows and columns.
 
 Legend: M model dim, H query heads, G KV heads, D head dim, V vocabulary, S ranks, W = ceil(V/S).

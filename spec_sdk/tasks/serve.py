@@ -71,13 +71,13 @@ class Serve(Task):
             about = f"serving {model} with {pipeline.name} ({pipeline.guarantee}) at {url_of(place)}/v1"
             about += f"; a page at {url_of(place)}/" if self.config.page else ""
             served = make_app(service, (*LOOPBACK, self.config.host) if local else (), keys)
-            # the command line's own handlers are called when the server has ended
             server, failures = make_server(served, self.config, about, service.ending), list[Exception]()
 
             def end(failure: Exception) -> None:
                 failures.append(failure)
                 server.should_exit = True
 
+            # the command line's own handlers are called when the server has ended
             with contextlib.suppress(KeyboardInterrupt), service.engine.waiting_followers(end):
                 run_server(server, place)
             if failures:
