@@ -170,9 +170,10 @@ def report(error: BaseException) -> str:
         line = RESULTS[status]
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         line = f"no space left on the device{f' for {error.filename}' if error.filename else ''}"
-    of_plugin = plugin_error(error) if status == EXIT_BUG and not isinstance(error, PluginFault) else None
+    raised = status == EXIT_BUG and not isinstance(error, PluginFault)
+    of_plugin = plugin_error(error) if raised else None
     line = of_plugin or line
-    if status == EXIT_BUG and not isinstance(error, PluginFault) and (of_plugin is None or tracebacks_wanted()):
+    if raised and (of_plugin is None or tracebacks_wanted()):
         traceback.print_exception(error)
     elif status != EXIT_CLOSED_PIPE:
         with contextlib.suppress(BrokenPipeError):

@@ -90,7 +90,7 @@ class ShardedSource(TensorSource):
     def __init__(self, source: TensorSource, ranks: Ranks, group: Ranks) -> None:
         self._source = source
         self._is_leader = group.rank == 0
-        self._place = (ranks.rank, ranks.size)
+        first, end, self._head_height = head_range(source.config.vocab_size, ranks.rank, ranks.size)
         shard = shard_of(source.config, group.rank, group.size)
         parts = {dim: share(dim.of(source.config), group.size, group.rank) for dim in (EXPERT_MLP, SHARED_MLP)}
         each = {dim: dim.of(source.config) // source.config.num_heads for dim in BY_QUERY_HEAD}
@@ -99,6 +99,7 @@ class ShardedSource(TensorSource):
             **{dim: (shard.q_heads[0] * each[dim], shard.q_heads[1] * each[dim]) for dim in BY_QUERY_HEAD},
             KEYS: (shard.kv_heads[0] * D, shard.kv_heads[1] * D),
             MLP: shard.mlp_rows,
+            VOCABULARY: (first, end),
             **parts,
         }
         experts = source.config.experts
@@ -131,25 +132,17 @@ class ShardedSource(TensorSource):
         row, theirs = self._table.entry(name).row, self._theirs[name]
         if row.split is None:
             return self._source.tensor(theirs)
-        if row.split is VOCABULARY:
-            first, end, rows = self._head_rows()
-            part_xM = self._source.part(theirs, 0, first, end)
-            return F.pad(part_xM, (0, 0, 0, rows - (end - first))) if end - first < rows else part_xM
-        return self._source.part(theirs, row.shape.index(row.split), *self._ranges[row.split]).contiguous()
+        part = self._source.part(theirs, row.shape.index(row.split), *self._ranges[row.split]).contiguous()
+        missing = self._head_height - part.shape[0] if row.split is VOCABULARY else 0
+        return F.pad(part, (0, 0, 0, missing)) if missing else part
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         """This rank's part of a matrix in few bits; None also where its columns are not whole groups."""
         row, theirs = self._table.entry(name).row, self._theirs[name]
         if row.split is None:
             return self._source.quantized(theirs)
-        if row.split is VOCABULARY:
-            first, end, rows = self._head_rows()
-            matrix = self._source.quantized_part(theirs, 0, first, end)
-            return matrix and matrix.padded(rows)
-        return self._source.quantized_part(theirs, row.shape.index(row.split), *self._ranges[row.split])
-
-    def _head_rows(self) -> tuple[int, int, int]:
-        return head_range(self.config.vocab_size, *self._place)
+        matrix = self._source.quantized_part(theirs, row.shape.index(row.split), *self._ranges[row.split])
+        return matrix.padded(self._head_height) if matrix is not None and row.split is VOCABULARY else matrix
 
 
 def head_range(vocabulary: int, rank: int, size: int) -> tuple[int, int, int]:

@@ -187,14 +187,18 @@ def test_a_sweep_that_is_interrupted_keeps_the_jobs_of_an_earlier_one_that_it_ha
     assert [job.get("earlier") for job in summary()] == [None] * 4
 
 
+def as_killed_at_its_second_job() -> None:
+    """What a whole sweep left, as one that began anew and was killed leaves it."""
+    Path("out/summary.json").rename("out/earlier_summary.json")
+    Path("out/1-max_new_tokens=4/metrics.json").rename("out/1-max_new_tokens=4/earlier_metrics.json")
+
+
 def test_an_earlier_job_that_a_killed_sweep_began_anew_is_not_taken_for_whole(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = ("-m", "max_new_tokens=3,4,5", "output_dir=out")
     assert cli(*sweep).status == 0
-    # as the killed one left it, which was at its second job
-    Path("out/summary.json").rename("out/earlier_summary.json")
-    Path("out/1-max_new_tokens=4/metrics.json").rename("out/1-max_new_tokens=4/earlier_metrics.json")
+    as_killed_at_its_second_job()
     monkeypatch.setattr("spec_sdk.cli.sweep_job.run_task", Mock(side_effect=KeyboardInterrupt))
     assert cli(*sweep).status == 130
     assert [job["job"] for job in summary()] == ["max_new_tokens=3", "max_new_tokens=5"]
@@ -256,9 +260,7 @@ def test_a_job_that_a_killed_sweep_began_anew_runs_when_it_is_resumed(
 ) -> None:
     sweep = ("-m", "max_new_tokens=3,4", "output_dir=out")
     assert cli(*sweep).status == 0
-    # as the killed one left it, which was at its second job
-    Path("out/summary.json").rename("out/earlier_summary.json")
-    Path("out/1-max_new_tokens=4/metrics.json").rename("out/1-max_new_tokens=4/earlier_metrics.json")
+    as_killed_at_its_second_job()
     ran = interrupted_at("", monkeypatch)
     assert cli(*sweep, "sweep.resume=true").status == 0 and ran == ["1-max_new_tokens=4"]
     assert all(job["summary"] for job in summary())

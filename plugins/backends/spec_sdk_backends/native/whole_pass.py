@@ -52,9 +52,9 @@ def native_whole_pass(decoder: Decoder) -> NativeWholePass | None:
 def _of_shard(decoder: TensorParallelDecoder) -> NativePassOfRanks | None:
     memory = decoder.group.memory if isinstance(decoder.group, SharingRanks) else None
     own = decoder.own
-    if decoder.group.size > 1 and decoder.config.wide_qk_norm:
-        return None
-    if type(own) not in RUN_AT_ONCE or (decoder.group.size > 1 and memory is None):
+    # the kernels sum no norms over ranks
+    cannot_meet = memory is None or decoder.config.wide_qk_norm
+    if type(own) not in RUN_AT_ONCE or (decoder.group.size > 1 and cannot_meet):
         return None
     assert isinstance(own, NativeDecoder)
     return NativePassOfRanks(own, decoder, memory)
