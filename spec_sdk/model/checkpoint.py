@@ -83,7 +83,7 @@ class Checkpoint:
         hints = {table.name("head"): _NO_HEAD} if "head" in table else {}
         check_shapes(shapes, self._store.shapes, store.where, hints)
         self._store.check_floating(shapes)
-        self.unread = unread_tensors({*shapes, *self._store.within_others}, self._store.shapes)
+        self.unread = unread_tensors({*shapes, *self._store.within_others, *table.idle}, self._store.shapes)
         """Tensors of its blocks that its configuration does not ask for."""
         self.draft_vocabulary: torch.Tensor | None = None
         if self.borrowed and VOCABULARY in store.shapes:

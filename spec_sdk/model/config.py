@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from spec_sdk.errors import UserError
 from spec_sdk.ops.feed_forward import Activation, Routing
 from spec_sdk.ops.types import AttentionSpec
 
@@ -49,7 +50,8 @@ class Experts:
 
     ``corrected``: a bias is added to scores for the choice; ``biased``: router and experts have biases.
     ``shared_intermediate_size``: of the expert that every token has besides, if there is one; ``shared_gated``: what
-    that gives has a weight. ``layers``: those that have a mixture; the others have an MLP.
+    that gives has a weight. ``layers``: those that have a mixture; the others have an MLP. ``beside_mlp``: those with a
+    mixture have an MLP, too, with norms of its own for either.
     """
 
     count: int
@@ -60,6 +62,7 @@ class Experts:
     corrected: bool = False
     shared_gated: bool = True
     biased: bool = False
+    beside_mlp: bool = False
 
     @property
     def per_token(self) -> int:
@@ -98,6 +101,38 @@ class LatentAttention:
     def width(self) -> int:
         """What the cache has of a token."""
         return self.kv_lora_rank + self.qk_rope_head_dim
+
+
+@dataclass(frozen=True)
+class GlobalHeads:
+    """Heads of the layers without a window, where those with one have heads of another shape (Gemma 4).
+
+    ``values_are_keys``: what makes K makes V, which has a norm of its own and no rotary positions.
+    """
+
+    kv_heads: int
+    head_dim: int
+    values_are_keys: bool = False
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """What layers are told of a row's token beside the hidden state: ``size`` numbers each (per-layer embeddings, Gemma
+    3n and 4).
+
+    ``vocabulary``: tokens of their embedding, which has a row's numbers for ``embedded`` layers one behind the other;
+    ``places``: which of them each of the model's layers is.
+    """
+
+    size: int
+    vocabulary: int
+    embedded: int
+    places: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row, for all layers of the embedding."""
+        return self.size * self.embedded
 
 
 @dataclass(frozen=True)
@@ -210,11 +245,15 @@ class Rope:
     """Rotary positions: the base of the frequencies, and how they are stretched.
 
     ``dims``: how many dimensions of a head are rotated, the others standing still; None for all of them.
+    ``proportional``: these turn as fast as they would if all of a head were. ``head_dim``: of a head of its layers,
+    where others' are of another size.
     """
 
     theta: float
     scaling: RopeScaling | None = None
     dims: int | None = None
+    proportional: bool = False
+    head_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -243,6 +282,12 @@ class ModelConfig:
     place of attention; ``attention_gate``: what attention gives is multiplied by a gate that Q comes with. ``latent``:
     attention is over latents; ``num_kv_heads`` and ``head_dim`` are then those of the cache. ``without_attention``:
     layers that have an MLP or a mixture alone; ``without_mlp``: those that have attention or a state alone.
+
+    ``global_heads``: heads of layers without a window, of which ``num_kv_heads`` and ``head_dim`` say nothing then, and
+    ``global_rope`` their rotary positions; V has a norm without a gain in all layers of such a model, and what leaves a
+    layer is multiplied by a number. ``kv_sources``: of each layer, which layer's K and V it attends to; an empty tuple
+    where each has its own. ``wide_mlps``: layers whose MLPs are twice ``intermediate_size`` wide. ``layer_inputs``:
+    what layers are told beside the hidden state.
 
     ``rotary_dims``: how many dimensions of a head are rotated, None for all; ``rotary_neighbours``: the checkpoint has
     the two of a rotary pair side by side; ``unrotated``: layers without rotary positions.
@@ -298,6 +343,11 @@ class ModelConfig:
     latent: LatentAttention | None = None
     without_attention: tuple[int, ...] = ()
     without_mlp: tuple[int, ...] = ()
+    global_heads: GlobalHeads | None = None
+    global_rope: Rope | None = None
+    kv_sources: tuple[int, ...] = ()
+    wide_mlps: tuple[int, ...] = ()
+    layer_inputs: LayerInputs | None = None
 
     @property
     def layer_parameters(self) -> list[int]:
@@ -313,6 +363,8 @@ class ModelConfig:
                 H * latent.kv_lora_rank * (latent.qk_nope_head_dim + latent.v_head_dim) + H * latent.v_head_dim * M
             )
         counts = [attention] * self.num_layers
+        if self.global_heads is not None:
+            counts = [self._varied_attention(layer) for layer in range(self.num_layers)]
         if recurrent is not None:
             own = 4 * M * M
             if isinstance(recurrent, GatedDeltaNets):
@@ -331,9 +383,39 @@ class ModelConfig:
             if layer in self.without_mlp:
                 continue
             sparse = experts is not None and layer in experts.layers
-            counts[layer] += matrices * M * (width_of_experts if sparse else self.intermediate_size)
-            counts[layer] += experts.count * M if experts is not None and sparse else 0
+            if not sparse or (experts is not None and experts.beside_mlp):
+                counts[layer] += matrices * M * self.intermediate_size * (2 if layer in self.wide_mlps else 1)
+            if experts is not None and sparse:
+                counts[layer] += matrices * M * width_of_experts + experts.count * M
+            if self.layer_inputs is not None:
+                # its part of the projection to all layers' inputs, and the two matrices of its own
+                counts[layer] += 3 * M * self.layer_inputs.size
         return counts
+
+    def _varied_attention(self, layer: int) -> int:
+        """Numbers of a layer's matrices of attention where heads are of different shapes."""
+        kv_heads, head_dim = self.heads_of(layer)
+        made = 0 if self.kv_layer(layer) != layer else 1 if self.values_are_keys(layer) else 2
+        return self.hidden_size * head_dim * (2 * self.num_heads + made * kv_heads)
+
+    def is_global(self, layer: int) -> bool:
+        """Whether a layer has no window."""
+        return not self.windows or self.windows[layer] is None
+
+    def heads_of(self, layer: int) -> tuple[int, int]:
+        """KV heads of a layer, and dims of a head."""
+        of = self.global_heads
+        if of is None or not self.is_global(layer):
+            return self.num_kv_heads, self.head_dim
+        return of.kv_heads, of.head_dim
+
+    def values_are_keys(self, layer: int) -> bool:
+        """Whether what makes a layer's K makes its V."""
+        return self.global_heads is not None and self.global_heads.values_are_keys and self.is_global(layer)
+
+    def kv_layer(self, layer: int) -> int:
+        """Whose K and V a layer attends to: mostly its own."""
+        return self.kv_sources[layer] if self.kv_sources else layer
 
     def is_recurrent(self, layer: int) -> bool:
         """Whether a layer has a state, in the place of attention or beside it."""
@@ -351,6 +433,8 @@ class ModelConfig:
             return "recurrent layers"
         if self.latent is not None:
             return "attention to latents"
+        if self.global_heads is not None:
+            return "heads of different shapes"
         if self.without_attention or self.without_mlp:
             return "layers of attention or an MLP alone"
         return "attention with an output gate" if self.attention_gate else None
@@ -383,6 +467,8 @@ class ModelConfig:
         rope = Rope(self.rope_theta, self.rope_scaling, self.rotary_dims)
         if window is not None and self.windowed_rope is not None:
             rope = self.windowed_rope
+        if self.global_heads is not None:
+            rope = replace(rope if window is not None else self.global_rope or rope, head_dim=self.heads_of(layer)[1])
         if layer in self.unrotated:
             rope = Rope(self.rope_theta, dims=0)
         if window is not None and window >= self.max_context:
@@ -406,6 +492,9 @@ class ModelConfig:
         if recurrent is not None:
             stateful = numbered(recurrent.layers)
             recurrent = replace(recurrent, layers=stateful) if stateful else None
+        inputs = self.layer_inputs
+        if inputs is not None:
+            inputs = replace(inputs, places=tuple(inputs.places[layer] for layer in layers))
         return replace(
             self,
             num_layers=len(layers),
@@ -415,14 +504,35 @@ class ModelConfig:
             recurrent=recurrent,
             without_attention=numbered(self.without_attention),
             without_mlp=numbered(self.without_mlp),
+            kv_sources=self._sources_among(layers),
+            wide_mlps=numbered(self.wide_mlps),
+            layer_inputs=inputs,
         )
+
+    def _sources_among(self, layers: Sequence[int]) -> tuple[int, ...]:
+        """``kv_sources`` of these layers alone: where a source is left out, the last one of its kind before it."""
+        if not self.kv_sources:
+            return ()
+        found = []
+        for layer in layers:
+            kind, source = self.is_global(layer), self.kv_sources[layer]
+            own = [i for i, each in enumerate(layers) if each <= source and self.kv_sources[each] == each]
+            alike = [i for i in own if self.is_global(layers[i]) == kind]
+            if not alike:
+                raise UserError(
+                    f"layer {layer} attends to K and V of layer {source}, so that it cannot be run without that one or "
+                    "one like it before"
+                )
+            found.append(alike[-1])
+        return tuple(found)
 
     def within(self, context: int) -> ModelConfig:
         """The model for texts of at most ``context`` tokens, which its rotary frequencies may follow from."""
-        windowed = self.windowed_rope
+        windowed, whole = self.windowed_rope, self.global_rope
         return replace(
             self,
             max_context=context,
+            global_rope=whole and replace(whole, scaling=whole.scaling and replace(whole.scaling, context=context)),
             rope_scaling=self.rope_scaling and replace(self.rope_scaling, context=context),
             windowed_rope=windowed
             and replace(windowed, scaling=windowed.scaling and replace(windowed.scaling, context=context)),

@@ -28,6 +28,7 @@ from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
 from spec_sdk.model.recurrent.layers import RecurrentMixer
 from spec_sdk.model.rope import RotaryTable, Rotation, RotationsAt, rotate
 from spec_sdk.model.rounded_kv_cache import RoundedKVCache
+from spec_sdk.model.varied_parts import VariedParts
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.feed_forward import FeedForward
@@ -80,7 +81,7 @@ class BlockWeights:
     recurrent layer has between ``qkv`` and ``output``, in the place of attention, or beside it where the block
     ``attends``: then both are of two parts, the mixer's first. A block with neither has an MLP alone, and projections
     of no parts; ``mlp`` is None of one with one of them alone. ``latents``: of attention to latents, where
-    ``qkv`` gives Q or its latent.
+    ``qkv`` gives Q or its latent. ``of_varied``: what a block of a model with heads of different shapes has besides.
     """
 
     input_norm_M: torch.Tensor | None
@@ -96,11 +97,13 @@ class BlockWeights:
     mixer: RecurrentMixer | None = None
     latents: LatentProjections | None = None
     attends: bool = True
+    of_varied: VariedParts | None = None
 
     @property
     def projections(self) -> list[Projection]:
         """Its linear layers."""
-        return [self.qkv, self.output, *([] if self.mlp is None else self.mlp.projections)]
+        others = [part for part in (self.mlp, self.of_varied) if part is not None]
+        return [self.qkv, self.output, *(projection for part in others for projection in part.projections)]
 
     def kind(self, kind: LayerKind) -> LayerKind:
         """The same with this block's attention sinks, if it has any."""
@@ -190,7 +193,9 @@ class Decoder:
             # a group's attention is one computation only where norms are of single heads
             self.fuses_groups = False
         self._rotation_of = tuple(self.ropes.index(kind.rope) for kind in self.kinds)
-        self._rotary = [RotaryTable(config.rotary_head_dim, rope, self.device, self.dtype) for rope in self.ropes]
+        self._rotary = [
+            RotaryTable(rope.head_dim or config.rotary_head_dim, rope, self.device, self.dtype) for rope in self.ropes
+        ]
         self.embedding_scale = config.embedding_scale
         if config.rounds_embedding_scale:
             self.embedding_scale = float(torch.tensor(config.embedding_scale, dtype=self.dtype))
@@ -412,8 +417,14 @@ class Decoder:
         h_BNM = h_BNM + self._normed(a_BNM, w.attention_output_norm_M)
         if w.mlp is None:
             return h_BNM
-        m_BNM = self.summed(w.mlp(self._normed(h_BNM, w.post_norm_M)))
+        m_BNM = self.summed(self.fed_forward(layer, h_BNM))
         return h_BNM + self._normed(m_BNM, w.mlp_output_norm_M)
+
+    def fed_forward(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
+        """What a block's MLP or mixture gives, of the hidden state under its norm."""
+        w = self.blocks[layer]
+        assert w.mlp is not None
+        return w.mlp(self._normed(h_BNM, w.post_norm_M))
 
     def summed(self, m_BNM: torch.Tensor) -> torch.Tensor:
         """What this decoder's part of an MLP gives, with that of other processes that have a part."""

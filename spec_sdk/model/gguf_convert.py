@@ -69,7 +69,7 @@ def _check_all_read(gguf: GGUFFile, table: WeightTable) -> None:
     weights = table.gguf_shapes
     # scales of activations are for kernels that round these too
     read = {name for weight in weights for name in (weight, scale_name(weight), input_scale_name(weight))}
-    read |= {DIVISORS, LONG, SHORT}
+    read |= {DIVISORS, LONG, SHORT} | table.idle_in_gguf
     modules = _prediction_modules(gguf)
     left = [name for name in gguf.tensors if name not in read and not name.startswith(modules)]
     if left := [name for name in left if "rot_embd" not in name]:

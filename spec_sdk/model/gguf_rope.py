@@ -48,7 +48,7 @@ def rope_parameters(gguf: GGUFFile, architecture: str, rotated: int) -> dict[str
         return base | _yarn(rope, positions)
     if DIVISORS in gguf.tensors:
         context = rope.size("scaling.original_context_length", _LLAMA3_CONTEXTS[0])
-        divisors = _divisors(gguf, DIVISORS, rotated)
+        divisors = divisors_of(gguf, DIVISORS, rotated)
         scaling = _llama3_scaling(divisors, base["rope_theta"], rotated, context)
         if scaling is None:
             scaling = {
@@ -111,14 +111,15 @@ def _longrope(gguf: GGUFFile, rope: Fields, positions: int, rotated: int) -> dic
             raise UserError(f"{gguf.where}: has LongRoPE's scaling but no {name}")
     return {
         "rope_type": "longrope",
-        "long_factor": _divisors(gguf, LONG, rotated),
-        "short_factor": _divisors(gguf, SHORT, rotated),
+        "long_factor": divisors_of(gguf, LONG, rotated),
+        "short_factor": divisors_of(gguf, SHORT, rotated),
         "original_max_position_embeddings": rope.size("scaling.original_context_length", positions),
         "attention_factor": rope.positive("scaling.attn_factor", 1.0),
     }
 
 
-def _divisors(gguf: GGUFFile, name: str, rotated: int) -> list[float]:
+def divisors_of(gguf: GGUFFile, name: str, rotated: int) -> list[float]:
+    """What a tensor says that each frequency is divided by. Raises UserError for one that is not one for each."""
     tensor = gguf.tensors[name]
     if tensor.kind != "F32":
         raise UserError(f"{gguf.where}: {name} is not stored as F32")

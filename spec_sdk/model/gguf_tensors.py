@@ -131,7 +131,8 @@ class GGUFWeights:
     def _scale(self, name: str) -> np.float32 | None:
         """What all of a tensor is to be multiplied by; None for nothing."""
         tensor = self._gguf.tensors.get(scale_name(self._table.gguf_name(name)))
-        if tensor is None:
+        if tensor is None or tensor.name in self._table.gguf_shapes:
+            # of Gemma 4's experts it is a weight of its own
             return None
         place = self._table.entry(name)
         wanted = (self._gguf.tensors[self._table.gguf_name(name)].shape[0],) if place.row.per_expert else (1,)

@@ -1,7 +1,8 @@
 """The tokenizer described by GGUF metadata, as Hugging Face tokenizer files.
 
-Two kinds: ``gpt2``, byte-level BPE with merges, whose way of splitting text is only named
-(:mod:`spec_sdk.model.gguf_pre_tokenizers`), and ``llama``, SentencePiece BPE, which has scores instead of merges.
+Three kinds: ``gpt2``, byte-level BPE with merges, whose way of splitting text is only named
+(:mod:`spec_sdk.model.gguf_pre_tokenizers`); ``llama``, SentencePiece BPE, which has scores instead of merges; and
+``gemma4``, SentencePiece's way with spaces and bytes, and merges.
 
 Where transformers' own GGUF conversion differs from the tokenizer that the model was trained with, this follows the
 model: ``smollm`` splits off every digit (transformers only uses GPT-2's pattern, so runs of spaces before a number come
@@ -30,6 +31,8 @@ _SPECIAL = (_UNKNOWN, _CONTROL)
 _FILLER = re.compile(r"\[PAD\d+\]")
 _END_OF_TURN = frozenset(
     ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>")
+    # Gemma 4 waits for a tool's answer behind the second
+    + ("<turn|>", "<|tool_response>")
 )
 _END_OF_TEXT = frozenset(("<|endoftext|>", "<|end_of_text|>"))
 """Tokens that end an answer also where a file does not say so: many do not, and llama.cpp goes by the names."""
@@ -39,7 +42,7 @@ def tokenizer_of(gguf: GGUFFile) -> Tokenizer:
     """Build the tokenizer. Raises UserError if the metadata lack it or describe a kind that is not supported."""
     meta = Fields(gguf.metadata, gguf.where)
     kind = meta.text("tokenizer.ggml.model", "")
-    builders = {"gpt2": _byte_level, "llama": _sentencepiece}
+    builders = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": _merged_pieces}
     if not kind:
         raise UserError(f"{gguf.where}: has no tokenizer (tokenizer.ggml.model)")
     if kind not in builders:
@@ -96,19 +99,23 @@ def _byte_level(meta: Fields, vocabulary: Mapping[str, int], tokens: Sequence[st
         say(
             f"{meta.where}: names no {_PRE}: text is split as llama.cpp does then, maybe not as the model has learnt it"
         )
-    pre = _pre_tokenizer(meta)
-    merges = []
-    for merge in _strings(meta, "tokenizer.ggml.merges"):
-        left, space, right = merge.partition(" ")
-        if not space or left + right not in vocabulary or left not in vocabulary or right not in vocabulary:
-            raise UserError(f"{meta.where}: tokenizer merge {merge!r} does not join two tokens into a third")
-        merges.append((left, right))
+    pre, merges = _pre_tokenizer(meta), _merges(meta, vocabulary)
     tokenizer = Tokenizer(models.BPE(vocab=dict(vocabulary), merges=merges, ignore_merges=pre.ignores_merges))
     tokenizer.pre_tokenizer = pre.build()
     if pre.to_nfc:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def _merges(meta: Fields, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    merges = []
+    for merge in _strings(meta, "tokenizer.ggml.merges"):
+        left, space, right = merge.partition(" ")
+        if not space or left + right not in vocabulary or left not in vocabulary or right not in vocabulary:
+            raise UserError(f"{meta.where}: tokenizer merge {merge!r} does not join two tokens into a third")
+        merges.append((left, right))
+    return merges
 
 
 def _pre_tokenizer(meta: Fields) -> PreTokenizer:
@@ -128,14 +135,31 @@ def _sentencepiece(
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise UserError(f"{meta.where}: the SentencePiece tokenizer has no score for every token")
     pieces = {token: score for token, score, type_ in zip(tokens, scores, types, strict=True) if type_ == 1}
+    prefixed = meta.flag("tokenizer.ggml.add_space_prefix", True)
+    return _pieces(meta, vocabulary, tokens, types, merges_from_scores(pieces), prefixed)
+
+
+def _merged_pieces(
+    meta: Fields, vocabulary: Mapping[str, int], tokens: Sequence[str], types: Sequence[int]
+) -> Tokenizer:
+    return _pieces(meta, vocabulary, tokens, types, _merges(meta, vocabulary), False)
+
+
+def _pieces(
+    meta: Fields,
+    vocabulary: Mapping[str, int],
+    tokens: Sequence[str],
+    types: Sequence[int],
+    merges: Sequence[tuple[str, str]],
+    prefixed: bool,
+) -> Tokenizer:
+    """Spaces are ▁, and what is in no token is bytes. ``prefixed``: a text begins with a space."""
     unknown = _special(meta, "unknown", tokens) or next(
         (t for t, type_ in zip(tokens, types, strict=True) if type_ == _UNKNOWN), None
     )
-    merges = merges_from_scores(pieces)
     tokenizer = Tokenizer(
-        models.BPE(vocab=dict(vocabulary), merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+        models.BPE(vocab=dict(vocabulary), merges=list(merges), unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
-    prefixed = meta.flag("tokenizer.ggml.add_space_prefix", True)
     steps: list[normalizers.Normalizer] = [normalizers.Prepend("▁")] if prefixed else []
     tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
     undo: list[decoders.Decoder] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -145,7 +169,7 @@ def _sentencepiece(
 
 def _added_at_ends(meta: Fields, kind: str, tokens: Sequence[str]) -> tuple[str | None, str | None]:
     """The tokens that the model wants before and after every text. Defaults are llama.cpp's for files without flags."""
-    wants_begin = kind == "llama" or _pre_tokenizer(meta).adds_bos
+    wants_begin = kind in ("llama", "gemma4") or _pre_tokenizer(meta).adds_bos
     begin = _special(meta, "bos", tokens) if meta.flag("tokenizer.ggml.add_bos_token", wants_begin) else None
     end = _special(meta, "eos", tokens) if meta.flag("tokenizer.ggml.add_eos_token", False) else None
     return begin, end

@@ -105,7 +105,7 @@ class KeptGraph:
     def has_moved(self) -> bool:
         """Whether the cache is gone, or lies elsewhere now."""
         cache = self.cache()
-        return cache is None or place_of(cache) != self.place
+        return cache is None or cache.lies_at != self.place
 
 
 class GraphExecutor(TorchExecutor):
@@ -188,7 +188,7 @@ class GraphExecutor(TorchExecutor):
         assert isinstance(cache, KVCache)
         columns, plan = columns_of(levels.columns, cache), PassPlan(runner)
         root = levels.root_BR
-        key = levels.shape, root.shape, root.dtype, levels.limit, levels.filtered, columns, place_of(cache), plan
+        key = levels.shape, root.shape, root.dtype, levels.limit, levels.filtered, columns, cache.lies_at, plan
         captured: CapturedLevels | None
         captured = self._found(key, cache, lambda: self._capture_levels(levels, cache, plan, columns))
         if captured is None:
@@ -236,7 +236,7 @@ class GraphExecutor(TorchExecutor):
         columns, plan = columns_of(levels.columns, cache), PassPlan(runner)
         features = [own_NM for own_NM in given if own_NM is not None]
         fed = None if not features else (features[0].shape[-1], features[0].dtype)
-        key = "paths", levels.shape, fed, columns, place_of(cache), first.groups, limit
+        key = "paths", levels.shape, fed, columns, cache.lies_at, first.groups, limit
         prices = None if levels.closing is None else levels.closing.prices(paths)
         captured: CapturedPaths | None
         captured = self._found(
@@ -287,7 +287,7 @@ class GraphExecutor(TorchExecutor):
             if not self._has_room():
                 return None
             try:
-                kept = KeptGraph(capture(), weakref.ref(cache), place_of(cache))
+                kept = KeptGraph(capture(), weakref.ref(cache), cache.lies_at)
             except CannotCapture as error:
                 if not self._cannot:
                     say(f"backend.compile: a pass that cannot be captured runs without: {error}")
@@ -395,12 +395,7 @@ def key_of(inputs: PassInputs, cache: KVCache, plan: PassPlan, columns: int) -> 
     """All that a captured pass depends on beside the integers of its inputs: sizes, the plan, and the cache's place."""
     given = inputs.features_BNM
     fed = None if given is None else (given.shape[-1], given.dtype)
-    return (inputs.kind, *inputs.sizes, columns, fed), place_of(cache), plan
-
-
-def place_of(cache: KVCache) -> Hashable:
-    """Where a cache lies."""
-    return cache.k_LSGCD.data_ptr(), cache.v_LSGCD.data_ptr(), cache.slots, cache.capacity
+    return (inputs.kind, *inputs.sizes, columns, fed), cache.lies_at, plan
 
 
 def tensors_of_output(output: PassOutput) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ Legend: L layers, S slots, G KV heads, C capacity of a slot, D head dim, K rows 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -69,6 +69,11 @@ class KVCache:
     def capacity(self) -> int:
         """Tokens that a slot has room for."""
         return self.k_LSGCD.shape[3]
+
+    @property
+    def lies_at(self) -> Hashable:
+        """Where it lies: another one after it grew."""
+        return tuple(storage.data_ptr() for storage in self._tensors()), self.slots, self.capacity
 
     @property
     def nbytes(self) -> int:

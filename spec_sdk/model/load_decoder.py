@@ -21,6 +21,8 @@ from spec_sdk.model.recurrent.decoder import RecurrentDecoder
 from spec_sdk.model.recurrent.loading import gated_qkv, recurrent_parts
 from spec_sdk.model.rotary_rows import as_rotated, matrix_as_rotated
 from spec_sdk.model.target_ends import TargetEnds
+from spec_sdk.model.varied_decoder import VariedDecoder
+from spec_sdk.model.varied_loading import WIDE, layer_input_embedding, varied_block
 from spec_sdk.model.weight_table import has_experts
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding, QuantizedEmbedding
@@ -61,6 +63,9 @@ def load_decoder(source: TensorSource, device: torch.device, dtype: torch.dtype,
         head = (lent and lent.head) or weights.head(embedding)
     if config.latent is not None:
         return LatentDecoder(config, blocks, embedding, weights.final_norm(), head)
+    if config.global_heads is not None:
+        inputs = layer_input_embedding(weights) if config.layer_inputs is not None else None
+        return VariedDecoder(config, blocks, embedding, weights.final_norm(), head, inputs)
     if config.uncommon_blocks is not None:
         return RecurrentDecoder(config, blocks, embedding, weights.final_norm(), head)
     return Decoder(config, blocks, embedding, weights.final_norm(), head, stack=stack)
@@ -73,6 +78,8 @@ def load_blocks(source: TensorSource, device: torch.device, dtype: torch.dtype, 
 
 
 def _blocks(config: ModelConfig, weights: _Weights) -> tuple[list[BlockWeights], AttentionStack | None]:
+    if config.global_heads is not None:
+        return [_varied(config, weights, i) for i in range(config.num_layers)], None
     if config.uncommon_blocks is not None:
         return [_unstacked(config, weights, i) for i in range(config.num_layers)], None
     stack = AttentionStack(
@@ -119,6 +126,17 @@ def _unstacked(config: ModelConfig, weights: _Weights, i: int) -> BlockWeights:
         latents=latents,
         attends=config.has_attention(i),
     )
+    return_freed_memory()
+    return block
+
+
+def _varied(config: ModelConfig, weights: _Weights, i: int) -> BlockWeights:
+    """A block of a model whose layers have heads of different shapes."""
+    mlp = _mlp(weights, i, WIDE if i in config.wide_mlps else "", config.activation)
+    mixture = None
+    if config.experts is not None and has_experts(config, i):
+        mixture = _mixture(weights, config.experts, i, config.activation)
+    block = varied_block(config, weights, i, mlp, mixture)
     return_freed_memory()
     return block
 
@@ -175,6 +193,7 @@ def _mixture(weights: _Weights, config: Experts, layer: int, activation: Activat
         shared_gate_1M,
         weights.read("router_correction", layer, torch.float32).flatten() if config.corrected else None,
         weights.read("router_bias", layer, torch.float32) if config.biased else None,
+        weights.read("expert_scale", layer, torch.float32) if config.beside_mlp else None,
     )
 
 
@@ -214,10 +233,10 @@ class _Weights:
         """The gain before the output head, with the scale of logits in it."""
         return self.gain("final_norm", 0, self._source.config.logit_scale)
 
-    def embedding(self) -> Embedding:
+    def embedding(self, role: str = "embedding") -> Embedding:
         """What tokens look up."""
-        matrix = self.quantized(("embedding",))
-        return Embedding(self.read("embedding")) if matrix is None else QuantizedEmbedding(matrix, self.dtype)
+        matrix = self.quantized((role,))
+        return Embedding(self.read(role)) if matrix is None else QuantizedEmbedding(matrix, self.dtype)
 
     def head(self, embedding: Embedding) -> Projection:
         """The output head, which may be the embedding's weights."""

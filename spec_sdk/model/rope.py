@@ -24,8 +24,9 @@ def inverse_frequencies(head_dim: int, rope: Rope) -> torch.Tensor:
     rotated = head_dim if rope.dims is None else rope.dims
     if rotated == 0:
         return torch.zeros(head_dim // 2)
-    frequency = _frequencies(rotated, theta) if scaling is None else _SCALED[scaling.kind](rotated, theta, scaling)
-    return F.pad(frequency, (0, (head_dim - rotated) // 2))
+    whole = head_dim if rope.proportional else rotated
+    frequency = _frequencies(whole, theta) if scaling is None else _SCALED[scaling.kind](whole, theta, scaling)
+    return F.pad(frequency[: rotated // 2], (0, (head_dim - rotated) // 2))
 
 
 def _frequencies(head_dim: int, theta: float) -> torch.Tensor:

@@ -61,8 +61,12 @@ def shard_of(config: ModelConfig, rank: int, size: int) -> Shard:
 
     KV heads are dealt out as evenly as they go. With more ranks than KV heads, the ranks of one KV head each hold a
     copy of it and share its query heads. Raises UserError for more ranks than query heads or rows of an MLP
-    or an expert.
+    or an expert, and for heads of different shapes.
     """
+    if size > 1 and config.global_heads is not None:
+        raise UserError(
+            f"model: {config.architecture} has {config.uncommon_blocks}, which are not divided among processes; use one"
+        )
     H, G = config.num_heads, config.num_kv_heads
     R = H // G
     mlp_rows = share(config.intermediate_size, size, rank)

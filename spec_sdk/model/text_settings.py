@@ -1,4 +1,4 @@
-"""config.json of the text model alone, of a checkpoint that holds more: Gemma 3, Mistral, Qwen 3.5 that see."""
+"""config.json of the text model alone, of a checkpoint that holds more: Gemma 3 and 4, Mistral, Qwen 3.5 that see."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 TEXTS_OF = {
     "gemma3": ("gemma3_text",),
+    "gemma4": ("gemma4_text",),
+    "gemma4_unified": ("gemma4_unified_text",),
     "mistral3": ("mistral", "ministral3", "mistral4"),
     "qwen3_5": ("qwen3_5_text",),
     "qwen3_5_moe": ("qwen3_5_moe_text",),

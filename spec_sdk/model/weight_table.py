@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spec_sdk.model.config import ModelConfig
@@ -51,6 +51,7 @@ KEY_COLUMNS = Dim("columns of keys", lambda config: (PLAIN if has_k_b_transposed
 """What makes keys of latents."""
 VALUE = Dim("value", lambda config: config.latent.v_head_dim if config.latent else 0)
 VALUES = Dim("values", lambda config: config.num_heads * VALUE.of(config))
+NUMBER = Dim("number", lambda config: 1)
 ONE = Dim("one", lambda config: 1)
 """llama.cpp's converter leaves it out."""
 
@@ -75,9 +76,15 @@ def every_layer(config: ModelConfig, layer: int) -> bool:
     return True
 
 
+def no_layer(config: ModelConfig, layer: int) -> bool:
+    """For a weight that no layer has."""
+    return False
+
+
 def has_mlp(config: ModelConfig, layer: int) -> bool:
-    """Whether a layer has an MLP, and no mixture of experts."""
-    return not has_experts(config, layer) and layer not in config.without_mlp
+    """Whether a layer has an MLP: mostly those without a mixture of experts."""
+    beside = config.experts is not None and config.experts.beside_mlp
+    return (beside or not has_experts(config, layer)) and layer not in config.without_mlp
 
 
 def has_experts(config: ModelConfig, layer: int) -> bool:
@@ -132,8 +139,9 @@ class Weight:
     ``rotary_pairs``: llama.cpp's converter reorders its rows, head by head, so that the two of a rotary pair are
     neighbours; Hugging Face has them half a head apart.
     ``present``: whether a model of this configuration has it. ``layers``: how many ``{layer}`` counts; ``in_layer``:
-    whether that layer has it. ``gguf_shape``: that of GGUF files, where it is another one. ``packings``: where else
-    checkpoints of Hugging Face may keep it; ``gguf_packing``: where GGUF files do.
+    whether that layer has it; ``idle_in_layer``: whether files may have it of a layer that makes no use of it.
+    ``gguf_shape``: that of GGUF files, where it is another one. ``packings``: where else checkpoints of Hugging Face
+    may keep it; ``gguf_packing``: where GGUF files do.
     """
 
     role: str
@@ -148,6 +156,7 @@ class Weight:
     present: Callable[[ModelConfig], bool] = always
     layers: Callable[[ModelConfig], int] = decoder_layers
     in_layer: Callable[[ModelConfig, int], bool] = every_layer
+    idle_in_layer: Callable[[ModelConfig, int], bool] = no_layer
     packings: tuple[Packing, ...] = ()
     gguf_packing: Packing | None = None
     gguf_shape: tuple[Dim, ...] = ()
@@ -189,6 +198,12 @@ class WeightTable:
         self._config = config
         self._entries: dict[str, Place] = {}
         present = [row for row in rows if row.present(config)]
+        self._idle = [
+            (row, layer)
+            for row in present
+            for layer in range(row.layers(config) if row.per_layer else 0)
+            if row.idle_in_layer(config, layer)
+        ]
         repeats = {row.role: row.layers(config) if row.per_layer else 0 for row in present}
         for layers, group in itertools.groupby(present, key=lambda row: repeats[row.role]):
             neighbours = list(group)
@@ -275,6 +290,16 @@ class WeightTable:
         return {name: self.shape(place.row.role) for name, place in self._entries.items()}
 
     @property
+    def idle(self) -> frozenset[str]:
+        """Hugging Face names that checkpoints may have, and that no layer makes use of."""
+        return frozenset(self._name(row, layer, 0) for row, layer in self._idle)
+
+    @property
+    def idle_in_gguf(self) -> frozenset[str]:
+        """The same of GGUF files."""
+        return frozenset(row.gguf.format(layer=layer) for row, layer in self._idle)
+
+    @property
     def gguf_shapes(self) -> Mapping[str, Shape]:
         """GGUF name → shape of every tensor of the model in GGUF files."""
         experts = EXPERTS.of(self._config)
@@ -312,3 +337,19 @@ class WeightTable:
         if packing and packing.heights:
             shape[0] = sum(dim.of(self._config) for dim in packing.heights)
         return tuple(reversed(shape) if packing and packing.transposed else shape)
+
+
+def within(whole: str, rows: Iterable[Weight]) -> tuple[Weight, ...]:
+    """A text model's table in a checkpoint that holds more, where ``whole`` is what the text calls ``model.``"""
+
+    def named(name: str) -> str:
+        return name.replace("model.", whole, 1)
+
+    return tuple(
+        replace(
+            row,
+            name=named(row.name),
+            packings=tuple(replace(packing, name=named(packing.name)) for packing in row.packings),
+        )
+        for row in rows
+    )

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from spec_sdk.ops import Ops
+from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.quantized import QuantizedMatrix
 
@@ -21,6 +22,12 @@ class WeightsByRole(Protocol):
         """Whether this layer has such weights."""
 
     def read(self, role: str, layer: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor: ...
+
+    def read_if_any(self, role: str, layer: int) -> torch.Tensor | None:
+        """None for a layer without such weights."""
+
+    def embedding(self, role: str = "embedding") -> Embedding:
+        """What tokens look up."""
 
     def fused(self, layer: int, *roles: str, expert: int = 0) -> torch.Tensor:
         """A layer's tensors of these roles, one below the other."""

@@ -111,7 +111,7 @@ class MixtureOfExperts:
     ``router_EM`` is in float32, as is the choice: logits that were rounded to bfloat16 would often tie. In float32 are
     also ``router_bias_E``, of its logits, and ``correction_E``, which is added to scores for the choice alone
     (DeepSeek-V3, §2.1.2). ``shared`` is for every token, where there is a ``shared_gate_1M`` under a weight of its own:
-    the sigmoid of that · x.
+    the sigmoid of that · x. ``weight_E`` multiplies the weights of the chosen (Gemma 4).
     """
 
     data_dependent: ClassVar[str | None] = "mixture of experts"
@@ -125,6 +125,7 @@ class MixtureOfExperts:
         shared_gate_1M: torch.Tensor | None = None,
         correction_E: torch.Tensor | None = None,
         router_bias_E: torch.Tensor | None = None,
+        weight_E: torch.Tensor | None = None,
     ) -> None:
         self.router_EM = router_EM
         self.experts = tuple(experts)
@@ -133,6 +134,7 @@ class MixtureOfExperts:
         self.shared_gate_1M = shared_gate_1M
         self.correction_E = correction_E
         self.router_bias_E = router_bias_E
+        self.weight_E = weight_E
 
     @property
     def projections(self) -> list[Projection]:
@@ -140,10 +142,10 @@ class MixtureOfExperts:
         mlps = (*self.experts, *([] if self.shared is None else [self.shared]))
         return [projection for mlp in mlps for projection in mlp.projections]
 
-    def __call__(self, x_BNM: torch.Tensor) -> torch.Tensor:
-        """[..., M] → [..., M]."""
+    def __call__(self, x_BNM: torch.Tensor, router_input_BNM: torch.Tensor | None = None) -> torch.Tensor:
+        """[..., M] → [..., M]. ``router_input_BNM``: what the router reads, if not the same."""
         x_KM = x_BNM.flatten(0, -2)
-        y_KM = self._routed(x_KM, *self.route(x_KM))
+        y_KM = self._routed(x_KM, *self.route(x_KM if router_input_BNM is None else router_input_BNM.flatten(0, -2)))
         if self.shared is not None:
             shared_KM = self.shared(x_KM)
             if self.shared_gate_1M is not None:
@@ -162,6 +164,8 @@ class MixtureOfExperts:
         weight_KA = score_KE.gather(-1, chosen_KA)
         if how.normalized:
             weight_KA = weight_KA / weight_KA.sum(dim=-1, keepdim=True).clamp_min(how.least_sum)
+        if self.weight_E is not None:
+            weight_KA = weight_KA * self.weight_E[chosen_KA]
         return chosen_KA, weight_KA if how.scale == 1.0 else weight_KA * how.scale
 
     def _within_best_groups(self, choice_KE: torch.Tensor) -> torch.Tensor:

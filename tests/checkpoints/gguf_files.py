@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.support.random_gguf import random_blocks
 from spec_sdk.model.architectures import read_config, weights_of
+from tests.checkpoints.gguf_gemma4 import add_gemma4, gemma4_kv_heads, gemma4_widths
 from tests.checkpoints.gguf_latents import (
     BY_PROBABILITY,
     LATENTS,
@@ -51,6 +52,7 @@ GGUF_ARCHITECTURE = {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3",
+    "gemma4_text": "gemma4",
     "glm": "glm4",
     "olmo3": "olmo2",
     "glm4_moe": "glm4moe",
@@ -171,6 +173,9 @@ def write_gguf(
     """
     model = tiny_model(name, **overrides)
     config = model.config
+    is_gemma4 = config.model_type == "gemma4_text"
+    if is_gemma4:
+        config.allow_global_per_layer_attribute_access = True
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     architecture = gguf_architecture(config)
     # without rotary positions it says nothing of them
@@ -182,10 +187,10 @@ def write_gguf(
     writer.add_block_count(config.num_hidden_layers)
     # published Qwen 3.5s with experts have no such width
     if config.model_type != "qwen3_5_moe_text":
-        writer.add_feed_forward_length(feed_forward_length(config))
+        writer.add_feed_forward_length(gemma4_widths(config) if is_gemma4 else feed_forward_length(config))
     writer.add_head_count(config.num_attention_heads)
     one_key = config.model_type in LATENTS and latents_apart
-    writer.add_head_count_kv(1 if one_key else kv_heads(config))
+    writer.add_head_count_kv(1 if one_key else gemma4_kv_heads(config) if is_gemma4 else kv_heads(config))
     writer.add_layer_norm_rms_eps(norm_epsilon(config))
     writer.add_rope_freq_base(rope["rope_theta"])
     if architecture in ("gemma2", "gemma3"):
@@ -205,7 +210,9 @@ def write_gguf(
         writer.add_sliding_window(config.sliding_window)
     if config.model_type in ("olmo3", "exaone4") and config.sliding_window:
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
-    if config.model_type in LATENTS:
+    if is_gemma4:
+        add_gemma4(writer, config)
+    elif config.model_type in LATENTS:
         add_latents(writer, config, rope, latents_apart)
     else:
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
@@ -228,7 +235,7 @@ def write_gguf(
             continue
         values = recurrent_values(hf_name, tensor.numpy(), config)
         values = latent_values(hf_name, values, config, latents_apart)
-        if architecture.startswith("gemma") and hf_name.endswith("norm.weight"):
+        if architecture in ("gemma", "gemma2", "gemma3") and hf_name.endswith("norm.weight"):
             values = values + 1
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
         for part, count in heads.items():
@@ -236,7 +243,10 @@ def write_gguf(
                 values = _permuted(values, count)
         parts_of.setdefault(table.gguf_name(hf_name), []).append(values)
     for name, parts in parts_of.items():
-        values = keys_and_values(parts) if name.endswith("attn_kv_b.weight") else joined(name, parts, config)
+        if name.endswith("ffn_gate_up_exps.weight"):
+            values = np.concatenate(parts, axis=1)
+        else:
+            values = keys_and_values(parts) if name.endswith("attn_kv_b.weight") else joined(name, parts, config)
         # llama.cpp's converter leaves routers, biases and convolutions in F32
         stored_as = gguf.GGMLQuantizationType[kind_of(name)]
         small = name.endswith(
@@ -296,7 +306,10 @@ def _converted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     for name, tensor in tensors.items():
         # the order in which transformers gives them is that of their numbers
         experts.setdefault(re.sub(r"experts\.\d+\.", "experts.0.", name), []).append(tensor)
-    return {name: torch.stack(parts) if ".experts." in name else parts[0].squeeze() for name, parts in experts.items()}
+    return {
+        name: torch.stack(parts) if ".experts." in name else parts[0] if parts[0].dim() < 2 else parts[0].squeeze()
+        for name, parts in experts.items()
+    }
 
 
 def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:

@@ -23,6 +23,7 @@ from spec_sdk.model.family import Family
 from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.shards import ShardedSource
+from spec_sdk.model.varied_loading import GLOBAL, WIDE
 from tests.checkpoints.gguf_files import gguf_architecture, write_gguf
 from tests.support import families as test_families
 from tests.support.tiny_checkpoints import ARCHITECTURES, checkpoint_tensors, random_model, write_checkpoint
@@ -61,10 +62,13 @@ class Counted(ModelTensors):
 
 def test_every_architecture_is_there_once() -> None:
     model_types = [name for family in families() for name in family.model_types]
-    gemmas, moes = ["gemma", "gemma2", "gemma3"], ["mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"]
+    gemmas, moes = ["gemma", "gemma2", "gemma3", "gemma4"], ["mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"]
     norms_after = ["olmo2", "olmoe", "exaone4"]
     others = [
         "gemma3_text",
+        "gemma4_text",
+        "gemma4_unified",
+        "gemma4_unified_text",
         "gpt_oss",
         "ministral3",
         "mistral3",
@@ -101,8 +105,11 @@ def test_every_architecture_is_there_once() -> None:
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.model_types[0])
 def test_rows_of_a_table_differ(family: Family) -> None:
     has_gguf = bool(family.gguf_architectures)
-    for column in ("role", "name", *["gguf"] * has_gguf):
-        values = [getattr(row, column) for row in family.weights]
+    assert len({row.role for row in family.weights}) == len(family.weights)
+    # those of Gemma 4's other layers are called alike
+    own = [row for row in family.weights if not row.role.startswith((GLOBAL, WIDE))]
+    for column in ("name", *["gguf"] * has_gguf):
+        values = [getattr(row, column) for row in own]
         assert len(set(values)) == len(values)
     for row in family.weights:
         assert row.per_layer == ("{layer}" in row.gguf) or not has_gguf

@@ -42,6 +42,8 @@ def test_agrees_with_transformers(name: str) -> None:
     theirs = CONFIG_MAPPING[model_type](**copy.deepcopy({**SHAPE, **differences}))
     ours = read_config(theirs.to_dict(), "config.json")
     assert ours.architecture == model_type
+    if model_type == "gemma4_text":
+        theirs.allow_global_per_layer_attribute_access = True
     head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
     if ours.latent is None:
         assert (ours.head_dim, ours.num_kv_heads) == (head_dim, theirs.num_key_value_heads)

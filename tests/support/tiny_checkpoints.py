@@ -126,6 +126,16 @@ NEMOTRON_H: dict[str, Any] = {
     # transformers makes random steps by its logarithm, and bounds them by it
     "time_step_min": 1e-30,
 }
+GEMMA4: dict[str, Any] = {
+    "num_hidden_layers": 8,
+    "layer_types": [*["sliding_attention", "sliding_attention", "full_attention"] * 2]
+    + ["sliding_attention", "full_attention"],
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "sliding_window": 24,
+    "final_logit_softcapping": 5.0,
+    "hidden_size_per_layer_input": 0,
+}
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("llama", {"num_key_value_heads": 6, "tie_word_embeddings": False}),
     "llama3": ("llama", {"rope_parameters": {"rope_theta": 500000.0, **LLAMA3_ROPE}}),
@@ -314,6 +324,32 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "final_logit_softcapping": 5.0,
         },
     ),
+    "gemma4": (
+        "gemma4_text",
+        {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 3},
+    ),
+    "gemma4_small": (
+        "gemma4_text",
+        {
+            **GEMMA4,
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 12,
+            "vocab_size_per_layer_input": VOCABULARY,
+        },
+    ),
+    "gemma4_moe": (
+        "gemma4_text",
+        {
+            **GEMMA4,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 24,
+        },
+    ),
     "gemma3": (
         "gemma3_text",
         {
@@ -349,6 +385,11 @@ def random_model(name: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
         for name, tensor in model.state_dict().items():
             if name.endswith(("correction_bias", "expert_bias")):
                 tensor.copy_(0.2 * torch.randn_like(tensor))
+            if name.endswith("q_norm.weight") and model_type == "gemma4_text":
+                # nothing else scales its scores
+                tensor.mul_(0.25)
+            if name.endswith("layer_scalar"):
+                tensor.copy_(0.7 + 0.2 * torch.rand_like(tensor))
             if name.endswith("proj_bias"):
                 # those of experts' gates reach beyond the limits of gpt-oss's activation
                 tensor.copy_((4.0 if "gate_up" in name else 0.2) * torch.randn_like(tensor))

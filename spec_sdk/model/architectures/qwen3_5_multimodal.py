@@ -11,9 +11,7 @@ from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
 from spec_sdk.model.text_settings import text_settings
-from spec_sdk.model.weight_table import Weight
-
-_TEXT, _WHOLE = "model.", "model.language_model."
+from spec_sdk.model.weight_table import within
 
 
 def _read_config(fields: Fields) -> ModelConfig:
@@ -22,15 +20,10 @@ def _read_config(fields: Fields) -> ModelConfig:
     return replace(config, architecture=fields.text("model_type", ""))
 
 
-def _within_whole(row: Weight) -> Weight:
-    packings = tuple(replace(packing, name=packing.name.replace(_TEXT, _WHOLE, 1)) for packing in row.packings)
-    return replace(row, name=row.name.replace(_TEXT, _WHOLE, 1), packings=packings)
-
-
 FAMILY = Family(
     model_types=("qwen3_5", "qwen3_5_moe"),
     gguf_architectures=(),
     read_config=_read_config,
     read_gguf=qwen3_5.FAMILY.read_gguf,
-    weights=tuple(map(_within_whole, qwen3_5.FAMILY.weights)),
+    weights=within("model.language_model.", qwen3_5.FAMILY.weights),
 )
