@@ -138,6 +138,16 @@ class ForwardPass(Rotations):
         if layer in self.taps:
             self.hidden[layer] = h_BNM
 
+    def of_rows(self, requests: slice, rows: slice, inputs: PassInputs) -> Self:
+        """The pass ``inputs`` of some rows of some requests of this one; it records what it is asked for anew."""
+        return replace(
+            self,
+            rotations=self.rotations_of(requests, rows),
+            inputs=inputs,
+            cache=self.cache.of_pass(inputs),
+            hidden={},
+        )
+
     def rotations_of(self, requests: slice, rows: slice) -> Sequence[Rotation]:
         """The rotations of some rows of some requests."""
         if isinstance(self.rotations, RotationsAt):

@@ -72,15 +72,15 @@ class ShapedPassCache(PassCache):
     def __init__(self, parts: Sequence[PassCache], places: Sequence[CachePlace], inputs: PassInputs) -> None:
         self.inputs = inputs
         self.made = {}
-        self._parts, self._places = parts, places
+        self.parts, self._places = parts, places
 
     def of_pass(self, inputs: PassInputs) -> ShapedPassCache:
-        return ShapedPassCache([part.of_pass(inputs) for part in self._parts], self._places, inputs)
+        return ShapedPassCache([part.of_pass(inputs) for part in self.parts], self._places, inputs)
 
     def of_layer(self, layer: int) -> tuple[PassCache, int]:
         """The cache that has a layer's K and V, and its number there."""
         place = self._places[layer]
-        return self._parts[place.part], place.layer
+        return self.parts[place.part], place.layer
 
     def layers(self, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         part, place = self.of_layer(first)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -45,6 +45,11 @@ class InformedPass(ForwardPass):
 
     layer_input_BNLP: torch.Tensor | None = None
 
+    def of_rows(self, requests: slice, rows: slice, inputs: PassInputs) -> InformedPass:
+        made = super().of_rows(requests, rows, inputs)
+        assert self.layer_input_BNLP is not None
+        return replace(made, layer_input_BNLP=self.layer_input_BNLP[requests, rows])
+
 
 class VariedDecoder(Decoder):
     """Its blocks are not stacked, so that a group of layers runs one after the other."""
@@ -63,19 +68,19 @@ class VariedDecoder(Decoder):
     ) -> None:
         super().__init__(config, blocks, embedding, final_norm_M, output_head, sources=sources)
         self.fuses_groups = False
-        self._layer_inputs = layer_inputs
+        self.layer_inputs = layer_inputs
         self._own = config if sources is None else config.of_layers(self.sources)
-        self._shapes, self._places = _cache_places(self._own)
+        self._shapes, self.places = _cache_places(self._own)
         self._layer_input_BNLP: torch.Tensor | None = None
 
     @property
     def projections(self) -> list[Projection]:
-        of_inputs = [] if self._layer_inputs is None else [self._layer_inputs.projection]
+        of_inputs = [] if self.layer_inputs is None else [self.layer_inputs.projection]
         return [*of_inputs, *super().projections]
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + (0 if self._layer_inputs is None else self._layer_inputs.embedding.nbytes)
+        return super().nbytes + (0 if self.layer_inputs is None else self.layer_inputs.embedding.nbytes)
 
     @property
     def data_dependent(self) -> str | None:
@@ -88,6 +93,19 @@ class VariedDecoder(Decoder):
         assert found is not None
         return found
 
+    def heads_of(self, layer: int) -> tuple[int, int]:
+        """KV heads of a block, and dims of a head."""
+        return self.config.heads_of(self.sources[layer])
+
+    def makes_kv(self, layer: int) -> bool:
+        """Whether a block has K and V of its own."""
+        return self._own.kv_layer(layer) == layer
+
+    def place_of_input(self, layer: int) -> int:
+        """Which of the layers that are embedded a block is."""
+        assert self._own.layer_inputs is not None
+        return self._own.layer_inputs.places[layer]
+
     def subset(self, layers: Sequence[int]) -> VariedDecoder:
         """Raises UserError for a layer whose K and V are those of one that is left out, with none like it before."""
         return VariedDecoder(
@@ -96,7 +114,7 @@ class VariedDecoder(Decoder):
             self.embedding,
             self.final_norm_M,
             self.output_head,
-            self._layer_inputs,
+            self.layer_inputs,
             [self.sources[i] for i in layers],
         )
 
@@ -104,19 +122,19 @@ class VariedDecoder(Decoder):
         rounded: dict[str, type[KVCache]] = {"bfloat16": RoundedKVCache, "int8": QuantizedKVCache}
         kind = KVCache if is_exact(form, self.dtype) else rounded[form]
         parts = [kind(layers, *shape, self.device, self.dtype) for shape, layers in self._shapes.items()]
-        return ShapedKVCache(parts, self._places)
+        return ShapedKVCache(parts, self.places)
 
     def forward_pass(
         self, inputs: PassInputs, cache: KVCache, ops: Ops, taps: Collection[int] = ()
     ) -> tuple[torch.Tensor, ForwardPass]:
         h_BNM, work = super().forward_pass(inputs, cache, ops, taps)
-        if self._layer_inputs is None:
+        if self.layer_inputs is None:
             return h_BNM, work
         return h_BNM, InformedPass(**vars(work), layer_input_BNLP=self._inputs_of(inputs.token_BN, h_BNM))
 
     def of_pass(self, work: ForwardPass) -> Self:
         """The decoder as it runs one pass: its layers have the inputs of the pass's rows."""
-        if self._layer_inputs is None:
+        if self.layer_inputs is None:
             return self
         assert isinstance(work, InformedPass)
         running = copy.copy(self)
@@ -126,11 +144,11 @@ class VariedDecoder(Decoder):
     def heads(self, layer: int, qkv: torch.Tensor, work: Rotations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q [B, N, H, D], k and v [B, N, G, D], of no heads where the layer attends to another's."""
         w, H, source = self.blocks[layer], self.config.num_heads, self.sources[layer]
-        G, D = self.config.heads_of(source)
+        G, D = self.heads_of(layer)
         x_BNXD = qkv.view(*qkv.shape[:2], -1, D)
         cos_BN1D, sin_BN1D = self.rotation(layer, work)
         q_BNHD = rotate(self._normed(x_BNXD[:, :, :H], w.q_norm_D), cos_BN1D, sin_BN1D)
-        if not self._makes_kv(layer):
+        if not self.makes_kv(layer):
             return q_BNHD, x_BNXD[:, :, :0], x_BNXD[:, :, :0]
         k_BNGD = x_BNXD[:, :, H : H + G]
         v_BNGD = k_BNGD if self.config.values_are_keys(source) else x_BNXD[:, :, H + G :]
@@ -138,7 +156,7 @@ class VariedDecoder(Decoder):
         return q_BNHD, rotate(self._normed(k_BNGD, w.k_norm_D), cos_BN1D, sin_BN1D), v_BNGD
 
     def write_kv(self, layer: int, k_BNGD: torch.Tensor, v_BNGD: torch.Tensor, work: ForwardPass) -> None:
-        if self._makes_kv(layer):
+        if self.makes_kv(layer):
             super().write_kv(layer, k_BNGD, v_BNGD, work)
 
     def attend(self, layer: int, q_BNHD: torch.Tensor, work: ForwardPass) -> torch.Tensor:
@@ -160,18 +178,15 @@ class VariedDecoder(Decoder):
         """
         h_BNM, parts = super().post_attention(layer, h_BNM, a_BNM), self.parts_of(layer)
         if (of := parts.layer_input) is not None:
-            if self._layer_input_BNLP is None or self._own.layer_inputs is None:
+            if self._layer_input_BNLP is None:
                 raise ValueError("layers' inputs are those of a pass: take the decoder's of_pass")
-            input_BNP = self._layer_input_BNLP[:, :, self._own.layer_inputs.places[layer]]
+            input_BNP = self._layer_input_BNLP[:, :, self.place_of_input(layer)]
             h_BNM = h_BNM + self._norm(of.gated(h_BNM, input_BNP), of.norm_M)
         return h_BNM * parts.scale
 
-    def _makes_kv(self, layer: int) -> bool:
-        return self._own.kv_layer(layer) == layer
-
     def _inputs_of(self, token_BN: torch.Tensor, h_BNM: torch.Tensor) -> torch.Tensor:
         """The layers' inputs of a pass's tokens, whose embeddings are ``h_BNM``."""
-        of, sizes = self._layer_inputs, self.config.layer_inputs
+        of, sizes = self.layer_inputs, self.config.layer_inputs
         assert of is not None and sizes is not None
         shape = *token_BN.shape, sizes.embedded, sizes.size
         scale = float(torch.tensor(sizes.size**0.5, dtype=self.dtype))

@@ -62,7 +62,10 @@ class Counted(ModelTensors):
 
 def test_every_architecture_is_there_once() -> None:
     model_types = [name for family in families() for name in family.model_types]
-    gemmas, moes = ["gemma", "gemma2", "gemma3", "gemma4"], ["mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"]
+    gemmas, moes = (
+        ["gemma", "gemma2", "gemma3", "gemma4"],
+        ["mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "glm4_moe"],
+    )
     norms_after = ["olmo2", "olmoe", "exaone4"]
     others = [
         "gemma3_text",

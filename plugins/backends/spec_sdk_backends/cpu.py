@@ -21,6 +21,7 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.recurrent.decoder import RecurrentDecoder
 from spec_sdk.model.shards import ShardedSource
 from spec_sdk.model.torch_executor import TorchExecutor
+from spec_sdk.model.varied_decoder import VariedDecoder
 from spec_sdk.ops import Ops
 from spec_sdk.ops.linear import Projection, ProjectionStack, SeparateProjections
 from spec_sdk_backends.native.decoder import leave_rows_exact, unknown_block
@@ -30,6 +31,7 @@ from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.prompts_in_parts import blocks_round_rows, runs_in_parts
 from spec_sdk_backends.native.recurrent_decoder import NativeRecurrentDecoder, unknown_recurrent
 from spec_sdk_backends.native.structures import DTYPES
+from spec_sdk_backends.native.varied_decoder import NativeVariedDecoder, unknown_varied
 from spec_sdk_backends.packed_projections import PackedProjection, can_pack
 from spec_sdk_backends.thread_waiting import CHOICES, ThreadWaiting
 
@@ -188,6 +190,8 @@ class CpuBackend(Backend):
             self._compilation.eager_because = "the native kernels run whole blocks"
             if isinstance(decoder, RecurrentDecoder):
                 return self._with_states(decoder)
+            if isinstance(decoder, VariedDecoder):
+                return self._varied(decoder)
             # a shard's wide passes go stage by stage
             divided = isinstance(checkpoint, ShardedSource)
             in_parts = self.deterministic or (not divided and runs_in_parts(decoder, self.ops))
@@ -208,6 +212,15 @@ class CpuBackend(Backend):
         vary = None if self.deterministic else "a text that goes on from a snapshot of states rounds in other places"
         return TorchExecutor(native, self.ops, vary)
 
+    def _varied(self, decoder: VariedDecoder) -> Executor:
+        rounds = blocks_round_rows(decoder)
+        in_parts = self.deterministic or rounds
+        bits_vary = None if in_parts else "wide passes are torch's"
+        executor = TorchExecutor(NativeVariedDecoder(decoder, in_parts), self.ops, bits_vary)
+        if rounds:
+            executor.keep_cache_in("bfloat16")
+        return executor
+
     def _not_native(self, decoder: Decoder) -> str | None:
         """Why a decoder's blocks do not run in the native kernels, whose rows do not depend on one another."""
         if self._no_native_kernels:
@@ -217,7 +230,10 @@ class CpuBackend(Backend):
         if decoder.dtype not in DTYPES:
             dtype = str(decoder.dtype).removeprefix("torch.")
             return f"the native kernels do not compute in {dtype}; use model.dtype=float32 or bfloat16"
-        unknown = unknown_recurrent(decoder) if isinstance(decoder, RecurrentDecoder) else unknown_block(decoder)
+        if isinstance(decoder, RecurrentDecoder):
+            unknown = unknown_recurrent(decoder)
+        else:
+            unknown = unknown_varied(decoder) if isinstance(decoder, VariedDecoder) else unknown_block(decoder)
         return unknown and f"the native kernels do not run its blocks: {unknown}"
 
     def _tell_of_slow_kernels(self) -> None:

@@ -44,7 +44,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
@@ -82,13 +81,7 @@ class SpeculativeGroupsRunner(AttentionSpeculativeRunner):
         states, reports = [], []
         for part in work.inputs.parts:
             own, rows = slice(part.index, part.index + 1), slice(part.live)
-            alone = replace(
-                work,
-                inputs=(inputs := work.inputs.request(part.index)),
-                cache=work.cache.of_pass(inputs),
-                rotations=work.rotations_of(own, rows),
-                hidden={},
-            )
+            alone = work.of_rows(own, rows, work.inputs.request(part.index))
             states.append((self._run_one(decoder, h_BNM[own, rows], alone), alone))
             reports += self._reports
         self._reports = reports

@@ -97,6 +97,9 @@ def feed_forward_of(part: FeedForward | None) -> tuple[Matrix, Matrix, Any]:
         *(matrices(*map(matrix_of, each)) for each in zip(*(mlp.projections for mlp in part.experts), strict=True)),
         *shared,
     )
+    if part.weight_E is not None:
+        small.append(weight_E := in_a_row(part.weight_E))
+        made.weight = weight_E.data_ptr()
     made.tensors = small
     # what is a pointer keeps what it points to
     return Matrix(), Matrix(), ctypes.pointer(made)

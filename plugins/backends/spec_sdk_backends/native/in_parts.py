@@ -6,8 +6,6 @@ Legend: B requests, N rows of a request, M model dim, R tokens of the output hea
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from spec_sdk.model.decoder import Decoder, ForwardPass
@@ -39,13 +37,7 @@ class InParts(Decoder):
             inputs = work.inputs.part(requests, rows)
             if not inputs.live_B.any():
                 continue
-            part = replace(
-                work,
-                rotations=work.rotations_of(requests, rows),
-                inputs=inputs,
-                cache=work.cache.of_pass(inputs),
-                hidden={},
-            )
+            part = work.of_rows(requests, rows, inputs)
             result = self.blocks_at_once(h_BNM[requests, rows], part, first, end)
             assert result is not None
             result_BNM[requests, rows] = result

@@ -206,6 +206,7 @@ def _declare(loaded: Any) -> None:
         "before": [pointer, pointer, whole, pointer, pointer, pointer, pointer, pointer],
         "after": [pointer, pointer, whole, pointer, pointer],
         "norm": [pointer, whole, whole, pointer, number, pointer],
+        "varied_blocks": [pointer, pointer, whole, *([pointer] * 7)],
         "mixed_blocks": [pointer, pointer, whole, pointer, pointer, whole, *([pointer] * 7)],
         "drop_rows": [pointer, pointer, whole, whole],
         "gated_delta": [*([pointer] * 4), whole, pointer],

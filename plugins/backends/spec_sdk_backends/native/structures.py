@@ -209,6 +209,8 @@ class Experts(ctypes.Structure):
         *((name, _POINTER) for name in ("router", "router_bias", "correction", "shared_gate")),
         *((name, ctypes.POINTER(Matrix)) for name in ("gate_up", "down")),
         *((name, Matrix) for name in ("shared_gate_up", "shared_down")),
+        ("router_norm", Gain),
+        ("weight", _POINTER),
     ]
 
 

@@ -28,6 +28,8 @@ extern "C" struct Experts {
     const void* shared_gate;  // [M]: the logit of the shared expert's weight, or null: it has none
     const Matrix *gate_up, *down;        // of each
     Matrix shared_gate_up, shared_down;  // of the expert that every row has besides, or nothing
+    Gain router_norm;     // of what the router reads; of none: it reads what experts do
+    const float* weight;  // [count]: what weights are multiplied by in the end; or null
 
     bool has_shared() const { return shared_down.outputs; }
 };
@@ -89,6 +91,7 @@ template <class T> struct Work {
     Team* team;
     const T* beside = nullptr;  // [rows, model]: what the attention reads before each row of h; null: nothing
     const T* entered = nullptr;  // [rows, model]: what the attention reads in place of h; null: h
+    const T* fed = nullptr;  // [rows, model]: what the MLP or mixture reads in place of h; null: h
     const Pass* pass = nullptr;  // which rows are padding; null: none
     Ranks* ranks = nullptr;  // which have parts of the heads and of the MLP each; null: all is here
     T* latent = nullptr;  // rows * latent: what a block that attends to latents has beside Q

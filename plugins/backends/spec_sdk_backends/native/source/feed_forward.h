@@ -58,7 +58,7 @@ void activate(const Matrix& gate_up, const Rows<T>& rows, const Work<T>& work, O
 
 // h += down(activation(gate) · up) of the norm of h
 template <class T> void add_mlp(const Block& block, const Work<T>& work, Own<T>& own) {
-    normalise_rows(own, work, block.post_norm);
+    normalise_rows<T>(own, work, block.post_norm, nullptr, work.fed);
     Rows<T> rows = own.rows(own.normal.data(), work.shape.model, work.rows, block.gate_up);
     activate(block.gate_up, rows, work, own, work.active);
     work.team->meet();
@@ -110,6 +110,7 @@ class Choice {
         for (int64_t a = 0; a < A; a++) {
             if (experts.normalised) weight[a] /= sum;
             weight[a] *= float(experts.scale);
+            if (experts.weight) weight[a] *= experts.weight[chosen[a]];
         }
     }
 
@@ -189,7 +190,7 @@ template <class T> Rows<T> gathered(const int32_t* row, int64_t count, const Mat
 template <class T> void add_experts(const Block& block, const Work<T>& work, Own<T>& own) {
     const Experts& experts = *block.experts;
     int64_t M = work.shape.model, A = experts.per_row;
-    normalise_rows(own, work, block.post_norm);
+    normalise_rows<T>(own, work, experts.router_norm.at ? experts.router_norm : block.post_norm, nullptr, work.fed);
     Team::Part part = Team::part_of(experts.count);
     for (int64_t e = part.first; e < part.end; e++) {
         float bias = experts.router_bias ? experts.router_bias[e] : 0.0f;
@@ -198,6 +199,7 @@ template <class T> void add_experts(const Block& block, const Work<T>& work, Own
     }
     work.team->meet();
     route(experts, work, own);
+    if (experts.router_norm.at) normalise_rows<T>(own, work, block.post_norm, nullptr, work.fed);
 
     const Routing& routing = own.routing;
     // ``use(e, pair, count, I)`` of every expert that has any rows

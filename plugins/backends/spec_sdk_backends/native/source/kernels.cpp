@@ -10,6 +10,7 @@
 #include "product.h"
 #include "speculative.h"
 #include "top.h"
+#include "varied_blocks.h"
 
 namespace {
 
@@ -206,6 +207,16 @@ void spec_mixed_blocks(int dtype, const Shape* shape, const MixedBlock* of, int6
     else
         mixed_blocks<float>(*shape, of, count, *pass, *cache, layer, kept, (float*)h, cosines, sines, position, left,
                             ranks, threads);
+}
+
+// the same of blocks whose heads are of different shapes, as varied_blocks.h says
+void spec_varied_blocks(int dtype, const Shape* shape, const VariedBlock* of, int64_t count, const Pass* pass,
+                        const VariedPass* more, void* h, const void* const* cosines, const void* const* sines,
+                        const int32_t* position, void* const* left, int threads) {
+    if (dtype)
+        varied_blocks<bf16>(*shape, of, count, *pass, *more, (bf16*)h, cosines, sines, position, left, threads);
+    else
+        varied_blocks<float>(*shape, of, count, *pass, *more, (float*)h, cosines, sines, position, left, threads);
 }
 
 // a whole pass, as forward.h says, of these ranks or, where null, of this process alone; whether it was made
