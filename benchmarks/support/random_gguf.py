@@ -70,6 +70,16 @@ class Shape:
         return self.inner
 
     @property
+    def mlp_widths(self) -> int | list[int]:
+        """Of all layers, or of each."""
+        return self.mlp
+
+    @property
+    def key_dim(self) -> int:
+        """As files say it."""
+        return self.head_dim
+
+    @property
     def value_dim(self) -> int:
         """As files say it."""
         return self.head_dim
@@ -157,10 +167,10 @@ def write_random_gguf(path: Path, mix: str, shape: Shape) -> None:
     writer.add_context_length(8192)
     writer.add_embedding_length(shape.hidden)
     writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.mlp)
+    writer.add_feed_forward_length(shape.mlp_widths)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads_of_layers)
-    writer.add_key_length(shape.head_dim)
+    writer.add_key_length(shape.key_dim)
     writer.add_value_length(shape.value_dim)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500000.0)

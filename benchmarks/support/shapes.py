@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.support.gemma4_shape import Gemma4Shape
 from benchmarks.support.latent_shapes import LatentShape
 from benchmarks.support.random_gguf import Shape
 from benchmarks.support.recurrent_shapes import ConvolutionShape, DeltaShape, SideBySideShape
@@ -14,6 +15,15 @@ SHAPES = {
         *(1152, 6912, 26, 4, 1, 256, 262144),
         {"attn_q_norm": 256, "attn_k_norm": 256, "post_attention_norm": 1152, "post_ffw_norm": 1152},
         window=512,
+    ),
+    "gemma4_e2b": Gemma4Shape(
+        "a Gemma 4 E2B",
+        "gemma4",
+        *(1536, 6144, 35, 8, 1, 256, 32000),
+        {"post_attention_norm": 1536, "post_ffw_norm": 1536},
+        window=512,
+        shared=20,
+        given=256,
     ),
     "qwen3_30b_a3b": Shape(
         "6 of 48 layers of Qwen 3 30B-A3B",
