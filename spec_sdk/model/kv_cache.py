@@ -116,6 +116,12 @@ class KVCache:
         """The cache as one pass writes and reads it."""
         return PassCache(self.k_LSGCD, self.v_LSGCD, inputs)
 
+    def rows_of(self, layer: int, slot: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V [G, end − first, D] that a layer has of tokens ``first`` … ``end - 1`` of a slot, in floating point:
+        do not write to them.
+        """
+        return self.k_LSGCD[layer, slot, :, first:end], self.v_LSGCD[layer, slot, :, first:end]
+
     def commit(self, slots: Sequence[int], prefixes: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Move the rows ``paths`` (offsets from the request's prefix, increasing) right behind the prefix, in order.
 

@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.assistant.loading import load_assistant
+from spec_sdk.model.assistant.model import Assistant
 from spec_sdk.model.block_runner import BlockRunner
 from spec_sdk.model.borrowed_weights import BorrowingModel
 from spec_sdk.model.checkpoint import Checkpoint, open_checkpoint
@@ -23,7 +25,7 @@ from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.draft_heads.head_choices import AS_PUBLISHED, HeadChoices
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.loading import HeadKind, LoadedHead, load_head
-from spec_sdk.model.draft_heads.opening import open_draft_head, open_own_module
+from spec_sdk.model.draft_heads.opening import head_directory, open_draft_head, open_own_module
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_decoder import load_target_ends
@@ -208,6 +210,20 @@ class Models:
             self._heads[key] = DraftHeadModel(f"{published.name}, {published.layout} {kind.noun}", head)
         found: DraftHeadModel[LoadedHead] = self._heads[key]
         return found
+
+    def assistant(self, reference: str, weights: str = "auto") -> tuple[str, Assistant]:
+        """A draft model that attends to the target's K and V, by directory or Hugging Face hub id, and its label for
+        reports. ``weights``: as :class:`HeadChoices` has them.
+
+        Raises UserError for what cannot be found, for files that are none of an assistant, and for that of another
+        target.
+        """
+        if self.ranks.size > 1:
+            raise UserError("drafter.checkpoint: an assistant reads the target's cache, which is in several processes")
+        directory = head_directory(reference, "drafter.checkpoint")
+        bits = HeadChoices(weights=weights).bits(self.ops, self.dtype)
+        assistant = load_assistant(directory, self._ends, self.device, self.dtype, self.ops, bits)
+        return f"{directory.name}, assistant", assistant
 
     @functools.cached_property
     def trained_model(self) -> str | None:

@@ -29,6 +29,11 @@ class QuantizedKVCache(KVCache):
         scales = PassCache(self.k_scale_LSGC1, self.v_scale_LSGC1, inputs)
         return QuantizedPassCache(codes, scales, self._dtype)
 
+    def rows_of(self, layer: int, slot: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        k_GnD, v_GnD = super().rows_of(layer, slot, first, end)
+        k_scale_Gn1, v_scale_Gn1 = (s[layer, slot, :, first:end] for s in (self.k_scale_LSGC1, self.v_scale_LSGC1))
+        return (k_GnD.float() * k_scale_Gn1).to(self._dtype), (v_GnD.float() * v_scale_Gn1).to(self._dtype)
+
     def fill_with_noise(self) -> None:
         for codes in (self.k_LSGCD, self.v_LSGCD):
             codes.random_(-LARGEST_CODE, LARGEST_CODE + 1)

@@ -56,6 +56,10 @@ class ShapedKVCache(KVCache):
     def of_pass(self, inputs: PassInputs) -> ShapedPassCache:
         return ShapedPassCache([part.of_pass(inputs) for part in self.parts], self.places, inputs)
 
+    def rows_of(self, layer: int, slot: int, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        place = self.places[layer]
+        return self.parts[place.part].rows_of(place.layer, slot, first, end)
+
     def commit(self, slots: Sequence[int], prefixes: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         for part in self.parts:
             part.commit(slots, prefixes, paths)

@@ -8,6 +8,7 @@ from spec_sdk.hookspecs import hookimpl
 
 @hookimpl
 def spec_sdk_plugins() -> list[type[Plugin]]:
+    from spec_sdk_drafters.assistant import AssistantDrafter
     from spec_sdk_drafters.block import BlockDrafter
     from spec_sdk_drafters.build_datastore import BuildDatastore
     from spec_sdk_drafters.draft_model import DraftModelDrafter
@@ -37,6 +38,7 @@ def spec_sdk_plugins() -> list[type[Plugin]]:
         MedusaDrafter,
         HydraDrafter,
         MtpDrafter,
+        AssistantDrafter,
         LayerSkipDrafter,
         PromptLookup,
         SuffixDrafter,

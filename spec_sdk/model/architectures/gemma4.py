@@ -88,7 +88,8 @@ def _global_heads(fields: Fields, windows: list[int | None], config: ModelConfig
         each = fields.section("per_layer_config")
         layers = [layer for layer, window in enumerate(windows) if window is None]
         said = [each.section(str(layer)) if each.get(str(layer)) else Fields({}, each.where) for layer in layers]
-        if len(said) != len(each.values) or any(one.values != said[0].values for one in said):
+        others = each.values.keys() - {str(layer) for layer in layers}
+        if others or any(one.values != said[0].values for one in said):
             raise UserError(f"{each.where}: differs between the layers of {_FULL}, or is of others, which is not read")
         merged = said[0].values if said else {}
         own = Fields(
