@@ -99,3 +99,13 @@ def test_attention_to_latents(rank: int) -> None:
     for given, expected in zip(together(TritonOps(), None, decoder), together(Ops(), None, decoder), strict=True):
         assert expected.std() > 1e-3
         torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "dim"), [("gemma4_small", 32), ("gemma4", 320)])
+def test_heads_of_different_shapes(name: str, dim: int) -> None:
+    """Layers that attend to another's K and V, inputs of layers; and heads that are left to torch."""
+    decoder = load_decoder(ModelTensors(name, 0, global_head_dim=dim), torch.device("cpu"), torch.float32)
+    assert attends_in_kernels(decoder) is (dim == 32)
+    for given, expected in zip(together(TritonOps(), None, decoder), together(Ops(), None, decoder), strict=True):
+        assert expected.std() > 1e-3
+        torch.testing.assert_close(given, expected, atol=2e-5, rtol=1e-4)
