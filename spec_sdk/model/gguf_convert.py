@@ -41,7 +41,10 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
     gguf = GGUFFile(path)
     check_counts(gguf.metadata, gguf.shapes, gguf.where)
     if is_module_alone(gguf):
-        raise UserError(f"{gguf.where}: holds a prediction module without its model: drafter.checkpoint={gguf.path}")
+        raise UserError(
+            f"{gguf.where}: holds a prediction module (MTP) without its model; name it with drafter.checkpoint, and "
+            "its model with model.target"
+        )
     values = read_gguf_config(gguf)
     config = read_config(values, gguf.where)
     table = weights_of(config)

@@ -6,6 +6,7 @@ the module.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from spec_sdk.errors import UserError
@@ -17,29 +18,34 @@ FIRST = "blk.0."
 """What the names of a model's first layer begin with."""
 PARTS = "nextn"
 """What those of a module's tensors that no other layer has begin with in their block."""
+_OF_MODULE = re.compile(rf"blk\.(\d+)\.{PARTS}\.")
 _FINAL_NORM = f"{FIRST}{PARTS}.shared_head_norm.weight"
 
 
 def module_block(gguf: GGUFFile) -> int | None:
     """Which block of the file is its prediction module; None for a file without, though it may count one.
 
-    Raises UserError for a file of several, or of nothing else by its count of blocks.
+    Raises UserError for a file of several, and for one whose module is not where its counts of blocks say.
     """
-    architecture = Fields(gguf.metadata, gguf.where).text("general.architecture", "")
-    key = f"{architecture}.nextn_predict_layers"
-    modules = Fields(gguf.metadata, gguf.where).count(key, 0)
-    block = layers_of(gguf, architecture) if modules else 0
-    if not modules or f"blk.{block}.{PARTS}.eh_proj.weight" not in gguf.tensors:
+    found = {int(match[1]) for name in gguf.tensors if (match := _OF_MODULE.match(name))}
+    if not found:
         return None
-    if modules > 1:
+    meta = Fields(gguf.metadata, gguf.where)
+    architecture = meta.text("general.architecture", "")
+    key = f"{architecture}.nextn_predict_layers"
+    if (modules := max(len(found), meta.count(key, 0))) > 1:
         raise UserError(f"{gguf.where}: has {modules} prediction modules ({key}); only a single one is read")
-    return block
+    if found != {layers := layers_of(gguf, architecture)}:
+        raise UserError(
+            f"{gguf.where}: has its prediction module in block {min(found)}, and {architecture}.block_count less {key} "
+            f"is {layers}"
+        )
+    return layers
 
 
 def is_module_alone(gguf: GGUFFile) -> bool:
     """Whether the file is of a prediction module without its model."""
-    in_modules = f".{PARTS}."
-    return f"{FIRST}attn_norm.weight" not in gguf.tensors and any(in_modules in name for name in gguf.tensors)
+    return f"{FIRST}attn_norm.weight" not in gguf.tensors and any(map(_OF_MODULE.match, gguf.tensors))
 
 
 class ModuleAsModel(GGUFFile):

@@ -101,7 +101,7 @@ def head_directory(reference: str, option: str, pickled: bool = False) -> Path:
     if path.exists():
         raise UserError(f"{option}: {reference} is a file; name the directory that holds it")
     if looks_like_path(reference) or not HUB_ID.fullmatch(reference):
-        raise UserError(f"{option}: {reference}: no such directory, nor a Hugging Face hub id (org/name)")
+        raise UserError(f"{option}: {reference}: no such directory or file, nor a Hugging Face hub id (org/name)")
     return _hub_directory(reference, option, pickled)
 
 
