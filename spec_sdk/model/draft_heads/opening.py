@@ -8,14 +8,12 @@ from pathlib import Path
 from spec_sdk.errors import UserError
 from spec_sdk.files import expanded, names_in
 from spec_sdk.model.checkpoint import HUB_GGUF, HUB_ID, hub_file, looks_like_path
-from spec_sdk.model.draft_heads.gguf_module import module_of_gguf
+from spec_sdk.model.draft_heads.gguf_module import NoModule, module_of_gguf
 from spec_sdk.model.draft_heads.head_files import HeadFiles
 from spec_sdk.model.draft_heads.layouts import read_head
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.layouts.mtp import MtpLayout
-from spec_sdk.model.gguf_module import module_block
 from spec_sdk.model.gguf_parts import whole_name
-from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.source_directory import PICKLES, locate, weights_are_complete
 
 OPTION = "drafter.checkpoint"
@@ -51,9 +49,10 @@ def open_own_module(directory: Path, name: str) -> PublishedHead:
 
 def open_own_gguf_module(path: Path, name: str) -> PublishedHead:
     """The same in the GGUF file of the target ``name``."""
-    if module_block(GGUFFile(path)) is None:
-        raise _no_module(name)
-    return _of_gguf(path, name)
+    try:
+        return _of_gguf(path, name)
+    except NoModule:
+        raise _no_module(name) from None
 
 
 def _no_module(name: str) -> UserError:
