@@ -44,6 +44,9 @@ class RandomHead(HeadTensors):
     def tensor(self, name: str) -> torch.Tensor:
         return self._drawn[name]
 
+    def quantized(self, name: str) -> None:
+        return None
+
 
 def head_logits(
     ops: Ops, device: torch.device, stored: torch.dtype, computed: torch.dtype, only_own: bool = True

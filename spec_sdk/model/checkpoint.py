@@ -51,13 +51,15 @@ class Checkpoint:
     """A model on disk in Hugging Face layout. Every tensor's name, shape and dtype is checked here, from the headers.
 
     ``name`` is a short label for reports, ``reference`` what the user gave, ``directory`` where the files are.
-    ``borrowed``: tensors of the model that are not in the files, since a draft model takes them from its target.
-    ``draft_vocabulary``: the tokens that such a one can draft, None for all. Raises UserError for a checkpoint that is
-    incomplete, damaged, or of a model that the decoder cannot run.
+    ``gguf``: the file that those were made from, None for a model in this layout. ``borrowed``: tensors of the model
+    that are not in the files, since a draft model takes them from its target. ``draft_vocabulary``: the tokens that
+    such a one can draft, None for all. Raises UserError for a checkpoint that is incomplete, damaged, or of a model
+    that the decoder cannot run.
     """
 
-    def __init__(self, directory: Path, reference: str, name: str) -> None:
+    def __init__(self, directory: Path, reference: str, name: str, gguf: Path | None = None) -> None:
         self.directory = directory
+        self.gguf = gguf
         self.reference = reference
         self.name = name
         path = directory / "config.json"
@@ -150,7 +152,7 @@ def open_checkpoint(reference: str) -> Checkpoint:
         raise UserError("the model reference is empty: give a directory, a .gguf file or a Hugging Face hub id")
     path = expanded(reference, "model")
     if not path.exists() and (of_hub := HUB_GGUF.fullmatch(reference)):
-        return _open_local(_hub_file(of_hub["repository"], of_hub["quantization"]), reference)
+        return _open_local(hub_file(of_hub["repository"], of_hub["quantization"]), reference)
     if path.exists() or looks_like_path(reference):
         return _open_local(locate(path, reference), reference)
     if reference.lower() in (DEFAULT_ALIAS, DEFAULT_REFERENCE.lower()):
@@ -173,7 +175,7 @@ def looks_like_path(reference: str) -> bool:
 def _open_local(found: Path, reference: str) -> Checkpoint:
     if found.is_dir():
         return Checkpoint(found, reference, _directory_name(found.resolve()))
-    return Checkpoint(converted_gguf(found), reference, whole_name(found))
+    return Checkpoint(converted_gguf(found), reference, whole_name(found), found)
 
 
 def _directory_name(directory: Path) -> str:
@@ -197,7 +199,8 @@ def _default_directory() -> Path:
         return converted_wheel()
 
 
-def _hub_file(repository: str, quantization: str) -> Path:
+def hub_file(repository: str, quantization: str) -> Path:
+    """The GGUF file of a hub repository, downloaded if need be. Raises UserError for one that cannot be had."""
     from spec_sdk.model.source_hub import HubUnreachable
     from spec_sdk.model.source_hub_gguf import hub_gguf
 

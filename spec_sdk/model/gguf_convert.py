@@ -15,6 +15,7 @@ from spec_sdk.model.checkpoint_shapes import check_shapes
 from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
+from spec_sdk.model.gguf_module import is_module_alone
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.gguf_rope import DIVISORS, LONG, SHORT
 from spec_sdk.model.gguf_tensors import GGUFWeights, input_scale_name, scale_name
@@ -39,11 +40,16 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
     """
     gguf = GGUFFile(path)
     check_counts(gguf.metadata, gguf.shapes, gguf.where)
+    if is_module_alone(gguf):
+        raise UserError(
+            f"{gguf.where}: holds a prediction module (MTP) without its model; name it with drafter.checkpoint, and "
+            "its model with model.target"
+        )
     values = read_gguf_config(gguf)
     config = read_config(values, gguf.where)
     table = weights_of(config)
     check_shapes(table.gguf_shapes, gguf.shapes, gguf.where)
-    _check_all_read(gguf, table)
+    check_all_read(gguf, table)
     tokenizer = tokenizer_of(gguf)
     weights = GGUFWeights(gguf, config)
     total = sum(plan.size for plan in weights.plans.values())
@@ -64,7 +70,7 @@ def convert_gguf(path: Path, directory: Path, label: str) -> None:
         write_safetensors(directory / SINGLE_NAME, weights.plans, weights.chunks, advance)
 
 
-def _check_all_read(gguf: GGUFFile, table: WeightTable) -> None:
+def check_all_read(gguf: GGUFFile, table: WeightTable) -> None:
     """Raise UserError for tensors that belong to another model than the one that its metadata speak of."""
     weights = table.gguf_shapes
     # scales of activations are for kernels that round these too

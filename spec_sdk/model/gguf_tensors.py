@@ -15,6 +15,7 @@ from spec_sdk.model.gguf_blocks import LAYOUTS, codes_of, offsets_of, scales_of
 from spec_sdk.model.gguf_reader import GGUFFile, GGUFTensor
 from spec_sdk.model.safetensors_writer import TensorPlan
 from spec_sdk.model.stored_matrices import CODES, LEVELS, OFFSET, SCALE
+from spec_sdk.model.weight_table import WeightTable
 from spec_sdk.ops.quantized import GROUP, scales_of_group
 
 _HALF_TYPES = {"F16": "F16", "BF16": "BF16"}
@@ -31,12 +32,13 @@ class GGUFWeights:
     (``gain_minus_one``), or stores another function of it (``gguf_negated_exponential``), that is undone here. Tensors
     of single experts are cut out of that of all experts of their layer.
 
-    Raises UserError for a tensor of a quantization that the gguf package cannot undo.
+    ``table``: the tensors to be read, in place of all that a model of ``config`` has. Raises UserError for one of a
+    quantization that the gguf package cannot undo.
     """
 
-    def __init__(self, gguf: GGUFFile, config: ModelConfig) -> None:
+    def __init__(self, gguf: GGUFFile, config: ModelConfig, table: WeightTable | None = None) -> None:
         self._gguf = gguf
-        self._table = weights_of(config)
+        self._table = table or weights_of(config)
         self._head_dim = config.head_dim
         self._plans: dict[str, TensorPlan] = {}
         self._parts: dict[str, tuple[str, str]] = {}
@@ -146,7 +148,7 @@ class GGUFWeights:
         if tensor.kind == "F32" or tensor.kind in _HALF_TYPES:
             return
         try:
-            _dequantized(np.frombuffer(self._gguf.raw(tensor.name)[: _block_bytes(tensor.kind)], np.uint8), tensor.kind)
+            dequantized(np.frombuffer(self._gguf.raw(tensor.name)[: _block_bytes(tensor.kind)], np.uint8), tensor.kind)
         except NotImplementedError as error:
             raise UserError(
                 f"{self._gguf.where}: tensor '{tensor.name}' is stored as {tensor.kind}, which cannot be read"
@@ -169,10 +171,10 @@ def _floats(stored: npt.NDArray[np.uint8], kind: str, wide: bool) -> npt.NDArray
         return stored.view("<f4")
     if kind in _HALF_TYPES and not wide:
         return stored
-    return _dequantized(stored, kind).astype("<f4", copy=False)
+    return dequantized(stored, kind).astype("<f4", copy=False)
 
 
-def _dequantized(stored: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
+def dequantized(stored: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
     """Whole blocks as floats. Raises NotImplementedError for a kind that the gguf package cannot undo."""
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize

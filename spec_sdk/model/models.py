@@ -25,7 +25,12 @@ from spec_sdk.model.draft_cut import resolve_cut
 from spec_sdk.model.draft_heads.head_choices import AS_PUBLISHED, HeadChoices
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.loading import HeadKind, LoadedHead, load_head
-from spec_sdk.model.draft_heads.opening import head_directory, open_draft_head, open_own_module
+from spec_sdk.model.draft_heads.opening import (
+    head_directory,
+    open_draft_head,
+    open_own_gguf_module,
+    open_own_module,
+)
 from spec_sdk.model.executor import Executor
 from spec_sdk.model.layers_of import LayersOf
 from spec_sdk.model.load_decoder import load_target_ends
@@ -85,6 +90,7 @@ class Models:
 
     ranks: Ranks = ALONE
     _draft_ranks: Ranks | None = None
+    _draft_weights: str = "auto"
 
     def __init__(
         self,
@@ -186,7 +192,7 @@ class Models:
     def draft_head(
         self, reference: str | None, kind: HeadKind[LoadedHead], choices: HeadChoices = AS_PUBLISHED
     ) -> DraftHeadModel[LoadedHead]:
-        """A draft head of this kind, by directory or Hugging Face hub id, loaded once for every choice.
+        """A draft head of this kind, by directory, GGUF file or Hugging Face hub id, loaded once for every choice.
 
         None: the one that an installed package has for the target or, of a prediction module, the one in the target's
         own checkpoint, for texts as long as the target is served. Raises UserError where there is none, and for one
@@ -201,6 +207,7 @@ class Models:
             choices = replace(choices, context=choices.context or self._context)
         elif reference is None:
             reference = self._trained_head(kind.methods if choices.method == "auto" else (choices.method,))
+        choices = replace(choices, stored=self._draft_weights)
         key = (reference, kind, choices)
         if key not in self._heads:
             published = self._own_module() if reference is None else open_draft_head(reference)
@@ -246,7 +253,10 @@ class Models:
                 f"drafter.checkpoint: is not given, and {self.target.name} is in memory, without files to look for a "
                 "prediction module (MTP) in"
             )
-        return open_own_module(open_checkpoint(self._target_reference).directory, self.target.name)
+        checkpoint = open_checkpoint(self._target_reference)
+        if checkpoint.gguf is None:
+            return open_own_module(checkpoint.directory, self.target.name)
+        return open_own_gguf_module(checkpoint.gguf, self.target.name)
 
     @functools.cached_property
     def _ends(self) -> TargetEnds:

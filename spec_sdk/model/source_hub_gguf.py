@@ -16,7 +16,7 @@ from spec_sdk.model.source_hub import downloaded_files, local_snapshot, reposito
 
 QUANTIZATION = re.compile(r"(?:.*?[-._])?(?P<name>(?:UD-)?(?:I?Q|TQ|MXFP|NVFP|B?F)\d\w*)", re.IGNORECASE)
 """What a file's name ends with."""
-BESIDE = ("mmproj", "imatrix")
+BESIDE = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """How files begin that are no language models."""
 
 
@@ -49,9 +49,11 @@ def named_in(names: Iterable[str]) -> list[str]:
 
 
 def _wholes(names: Iterable[str], quantization: str) -> list[list[str]]:
-    """Files of this quantization, each as its parts, the first one first. The end of a name is one too."""
+    """Files of this quantization or name, each as its parts, the first one first. The end of a name is one too."""
     ends = re.compile(rf"(.*[-._])?{re.escape(_wanted(quantization))}")
-    found = [name for name in _language_models(names) if ends.fullmatch(_whole(name).upper())]
+    # one that is named as a whole is meant, whatever it is
+    files = names if quantization.lower().startswith(BESIDE) else _language_models(names)
+    found = [name for name in files if ends.fullmatch(_whole(name).upper())]
     exact = [name for name in found if _is_called(name, quantization)]
     return sorted([*map(str, parts)] for parts in {tuple(parts_of(Path(name))) for name in exact or found})
 

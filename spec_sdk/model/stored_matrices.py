@@ -80,6 +80,10 @@ class StoredMatrices:
             return None
         return self._matrix(name, [self._store.tensor(part) for part in self._parts[name]])
 
+    def dtype(self, name: str) -> str:
+        """The safetensors dtype in which :meth:`tensor` gives it. Raises KeyError for an unknown name."""
+        return "F32" if name in self._parts else self._store.dtype(name)
+
     def check_floating(self, names: Iterable[str]) -> None:
         """Raise UserError if one of ``names`` is stored as neither ordinary floating point nor a matrix in few bits."""
         self._store.check_floating(name for name in names if name not in self._parts)

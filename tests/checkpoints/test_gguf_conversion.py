@@ -428,7 +428,7 @@ def test_a_quantization_that_cannot_be_read_is_named_at_once(
     def unknown(stored: object, kind: str) -> None:
         raise NotImplementedError(kind)
 
-    monkeypatch.setattr(gguf_tensors, "_dequantized", unknown)
+    monkeypatch.setattr(gguf_tensors, "dequantized", unknown)
     with pytest.raises(UserError, match="tensor 'token_embd.weight' is stored as Q8_0, which cannot be read"):
         open_checkpoint(str(tmp_path / "m.gguf"))
     assert "converting" not in capsys.readouterr().err

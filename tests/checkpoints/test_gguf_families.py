@@ -164,7 +164,7 @@ def test_a_granite_that_names_no_scale_of_scores_has_the_usual_one(tmp_path: Pat
 
 
 def test_a_glm_with_a_prediction_module(tmp_path: Path) -> None:
-    """llama.cpp's converter counts it among the blocks, and writes it; it is not read."""
+    """llama.cpp's converter counts it among the blocks, and writes it; whatever it is, it is no layer of the model."""
 
     def say(writer: gguf.GGUFWriter) -> None:
         del writer.kv_data[0]["glm4moe.block_count"]

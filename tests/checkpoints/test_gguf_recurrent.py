@@ -112,7 +112,7 @@ def test_matrices_in_few_bits_stay_so(name: str, kind: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe, tiled", "qwen3_next"])
-def test_a_prediction_module_is_not_read(name: str, tmp_path: Path) -> None:
+def test_a_prediction_module_is_no_layer_of_the_model(name: str, tmp_path: Path) -> None:
     """llama.cpp's converter counts it among the blocks."""
     architecture = {"qwen3_5": "qwen35", "qwen3_next": "qwen3next"}.get(name, "qwen35moe")
 
@@ -127,7 +127,7 @@ def test_a_prediction_module_is_not_read(name: str, tmp_path: Path) -> None:
     assert_logits_equal(tmp_path / "m.gguf", written(tmp_path / "m.gguf", name, customize=say))
 
 
-def test_a_prediction_module_of_a_nemotron_is_not_read(tmp_path: Path) -> None:
+def test_a_prediction_module_of_a_nemotron_is_none_either(tmp_path: Path) -> None:
     """It is one more block, with attention and experts."""
 
     def say(writer: gguf.GGUFWriter) -> None:

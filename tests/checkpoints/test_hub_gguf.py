@@ -14,7 +14,8 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from spec_sdk.errors import UserError
 from spec_sdk.model import source_hub
 from spec_sdk.model.checkpoint import open_checkpoint
-from spec_sdk.model.source_hub_gguf import named_in
+from spec_sdk.model.draft_heads.opening import open_draft_head
+from spec_sdk.model.source_hub_gguf import hub_gguf, named_in
 from tests.checkpoints.gguf_files import write_gguf
 
 NAMES = (
@@ -125,6 +126,15 @@ def test_a_repository_without_gguf_files(hub: Hub) -> None:
     hub.names = ["model.safetensors"]
     with pytest.raises(UserError, match="the repository has no GGUF file"):
         open_checkpoint("org/tiny:Q8_0")
+
+
+def test_modules_beside_their_model(hub: Hub) -> None:
+    """Files of draft heads are no models of a quantization; by its whole name each is found."""
+    hub.names = ["tiny-Q8_0.gguf", "mtp-tiny-Q8_0.gguf", "dflash-tiny-Q8_0.gguf"]
+    assert open_checkpoint("org/tiny:Q8_0").name == "tiny-Q8_0"
+    assert hub_gguf("org/tiny", "mtp-tiny-Q8_0").name == "mtp-tiny-Q8_0.gguf"
+    with pytest.raises(UserError, match=r"has no prediction module \(MTP\), the only draft head"):
+        open_draft_head("org/tiny:mtp-tiny-Q8_0")
 
 
 def test_no_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

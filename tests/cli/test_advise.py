@@ -13,6 +13,7 @@ import yaml
 
 from spec_sdk.model.source_cache import cache_root
 from spec_sdk_drafters.prompt_lookup import PromptLookup
+from tests.checkpoints.gguf_modules import write_with_module
 from tests.support.tiny_checkpoints import write_checkpoint
 
 TARGET = ("model.target=model", "chat=false")
@@ -101,6 +102,15 @@ def test_those_that_cannot_be_built_are_left_out_of_our_own_choice(cli: Callable
     assert result.status == 0, result.err
     assert "Left out: eagle_tree: " in result.out and "Left out: mtp_chain: " in result.out
     assert "easyspec_tree" not in result.out
+
+
+def test_the_prediction_module_of_a_gguf_file_is_tried(cli: Callable[..., Any], own_directory: Path) -> None:
+    write_with_module(own_directory / "m.gguf", "qwen35")
+    result = advise(cli, "model.target=m.gguf", "task.seconds=1")
+    assert result.status == 0, result.err
+    assert "Left out: eagle_tree: " in result.out and "Left out: mtp_chain: " not in result.out
+    found = json.loads((own_directory / "out" / "advise.json").read_text())
+    assert "mtp_chain" in [row["candidate"] for row in found["candidates"]]
 
 
 @pytest.mark.parametrize(

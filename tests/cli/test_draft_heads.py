@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from spec_sdk.model.source_cache import cache_root
+from tests.checkpoints.gguf_modules import write_with_module
 from tests.draft_heads.test_conversion import SIZES, pickled
 from tests.support.tiny_blocks import BlockSizes, write_dspark
 from tests.support.tiny_checkpoints import write_checkpoint
@@ -119,6 +121,31 @@ def test_a_prediction_module_drafts(cli: Callable[..., Any], own_directory: Path
     assert '"model, DeepSeek MTP head"' in (own_directory / "results" / "metrics.json").read_text()
     eagle = cli("pipeline=eagle_tree", "drafter.checkpoint=module", *mtp[1:])
     assert eagle.status == 2 and "module is a head of mtp (DeepSeek MTP layout), and this drafter needs" in eagle.error
+
+
+def test_a_gguf_file_drafts_with_its_module(
+    cli: Callable[..., Any], own_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # native kernels are compiled once on a machine, and not for this
+    (own_directory / "cache").mkdir()
+    (cache_root() / "native").mkdir(parents=True, exist_ok=True)
+    (own_directory / "cache" / "native").symlink_to(cache_root() / "native")
+    monkeypatch.setenv("SPEC_SDK_CACHE", str(own_directory / "cache"))
+    write_with_module(own_directory / "m.gguf", "qwen35")
+    write_with_module(own_directory / "mtp-m.gguf", "qwen35", alone=True)
+    mtp = ["pipeline=mtp_chain", "model.target=m.gguf", "prompt=a b c d", "max_new_tokens=12", "ignore_eos=true"]
+    plain = cli("pipeline=vanilla", *mtp[1:])
+    own = cli(*mtp, "output_dir=results")
+    assert own.status == 0 and own.out == plain.out, own.err
+    assert '"m, Qwen MTP head"' in (own_directory / "results" / "metrics.json").read_text()
+    beside = cli(*mtp, "drafter.checkpoint=mtp-m.gguf")
+    assert beside.status == 0 and beside.out == plain.out, beside.err
+    (own_directory / "torn.gguf").write_bytes((own_directory / "m.gguf").read_bytes()[:5000])
+    for file, said in (("torn", "torn.gguf: is truncated"), ("none", "none.gguf: no such directory or file")):
+        refused = cli(*mtp, f"drafter.checkpoint={file}.gguf")
+        assert refused.status == 2 and said in refused.error and "Traceback" not in refused.err
+    eagle = cli("pipeline=eagle_tree", "drafter.checkpoint=m.gguf", *mtp[1:])
+    assert eagle.status == 2 and "m.gguf is a head of mtp (Qwen MTP layout), and this drafter needs" in eagle.error
 
 
 def test_a_block_is_drafted(cli: Callable[..., Any], own_directory: Path) -> None:

@@ -56,6 +56,7 @@ CHEAP: dict[str, dict[str, object]] = {
 """What makes a command short, instead of what it says."""
 CHECKPOINTS = {
     "medusa": "medusa",
+    "mtp": "mtp",
     "hydra": "hydra",
     "block": "dflash",
     "peagle": "peagle",

@@ -42,3 +42,7 @@ def test_auto_goes_by_the_backend(fast: tuple[int, ...]) -> None:
             return bits in fast
 
     assert HeadChoices(weights="auto").bits(Backend(), torch.bfloat16) == min(fast, default=None)
+    # what files have in few bits stays so as a draft model's does
+    for stored, kept in (("auto", fast), ("dense", ()), ("int8", (4, 8))):
+        found = [bits for bits in (4, 8) if HeadChoices(stored=stored).keeps(bits, Backend(), torch.bfloat16)]
+        assert found == [*kept]

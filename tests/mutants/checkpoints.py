@@ -108,7 +108,7 @@ CHECKPOINTS = (
     Mutant(
         "gguf: tensors of another model are left out",
         CONVERT,
-        "    _check_all_read(gguf, table)\n",
+        "    check_all_read(gguf, table)\n",
         "",
         (f"{OF_GGUF}::test_tensors_that_would_be_left_out_are_refused",),
     ),

@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 ROOM = "spec_sdk/model/draft_heads"
 FILES = "tests/draft_heads/test_mtp_files.py"
 DRAFTER = "tests/draft_heads/test_mtp.py"
+GGUF = "tests/checkpoints/test_gguf_modules.py"
+DRAFTED = f"{GGUF}::test_drafts_are_those_of_the_published_module"
 FORMULA = f"{FILES}::test_trees_of_a_batch_over_several_rounds"
 
 MTP = (
@@ -73,5 +75,47 @@ MTP = (
         "choices = replace(choices, context=choices.context)",
         (f"{DRAFTER}::test_the_targets_own_module",),
     ),
+    Mutant(
+        "MTP: gains of a GGUF file's module are taken as they are",
+        f"{ROOM}/gguf_module.py",
+        "gain_minus_one=less_one and len(shape) == 1,",
+        "gain_minus_one=False,",
+        (f"{DRAFTED}[qwen35]",),
+    ),
+    Mutant(
+        "MTP: a GGUF file's norms before the joining layer change places",
+        f"{ROOM}/gguf_module.py",
+        '"enorm": "mtp.pre_fc_norm_embedding",\n        "hnorm": "mtp.pre_fc_norm_hidden",',
+        '"enorm": "mtp.pre_fc_norm_hidden",\n        "hnorm": "mtp.pre_fc_norm_embedding",',
+        (f"{DRAFTED}[qwen35]",),
+    ),
+    Mutant(
+        "MTP: copies in a GGUF file are told by bytes alone",
+        f"{ROOM}/gguf_module.py",
+        "return bool(np.square(some - others).sum() < _ROUNDED * np.square(others).sum())",
+        "return False",
+        (f"{GGUF}::test_copies_of_the_targets_are_not_held_twice",),
+    ),
+    Mutant(
+        "MTP: a GGUF file's embedding is always the target's",
+        f"{ROOM}/gguf_module.py",
+        "return module.raw(own) == module.raw(theirs)",
+        "return True",
+        (f"{GGUF}::test_others_are_the_modules_own",),
+    ),
+    Mutant(
+        "MTP: the layer of a module is expanded",
+        f"{ROOM}/mtp_spec.py",
+        "return None if name in self._packed else self._weights.in_few_bits(name.removeprefix(_MODEL))",
+        "return None",
+        (f"{GGUF}::test_matrices_in_few_bits_stay_so",),
+    ),
+    Mutant(
+        "MTP: a layer of a GGUF file's model is taken for its module",
+        "spec_sdk/model/gguf_module.py",
+        "if found != {layers := layers_of(gguf, architecture)}:",
+        "if not (layers := min(found)):",
+        (f"{GGUF}::test_modules_that_are_not_read",),
+    ),
 )
-"""Modules of DeepSeek's, Qwen's and MiMo's kind, and those of the speculators library."""
+"""Modules of DeepSeek's, Qwen's and MiMo's kind, those of the speculators library, and those of GGUF files."""

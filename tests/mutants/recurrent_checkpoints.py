@@ -28,7 +28,7 @@ RECURRENT_CHECKPOINTS = (
         HYBRID,
         "layers = layers_of(gguf, architecture)",
         'layers = config["num_hidden_layers"]',
-        (f"{OF_GGUF}::test_a_prediction_module_is_not_read",),
+        (f"{OF_GGUF}::test_a_prediction_module_is_no_layer_of_the_model",),
     ),
     Mutant(
         "recurrent: the first of four layers has attention",

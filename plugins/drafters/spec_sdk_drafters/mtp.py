@@ -20,7 +20,7 @@ class MtpConfig:
 
     checkpoint: str | None = option(
         None,
-        "the module: a directory, or a Hugging Face hub id",
+        "the module: a directory, a .gguf file, or a Hugging Face hub id",
         means={None: "the one among the target's own tensors"},
     )
     state: str = option(

@@ -14,9 +14,11 @@ from spec_sdk.model.claimed_counts import check_counts
 from spec_sdk.model.config_fields import Fields, read_json_object
 from spec_sdk.model.float8_weights import Float8Weights, block_of
 from spec_sdk.model.quantization_config import quantization_of
-from spec_sdk.model.safetensors_reader import TensorFiles, open_directory
+from spec_sdk.model.safetensors_reader import open_directory
+from spec_sdk.model.stored_matrices import StoredMatrices
 from spec_sdk.model.text_settings import text_settings
 from spec_sdk.model.weight_table import Shape
+from spec_sdk.ops.quantized import QuantizedMatrix
 
 INTEGERS = ("I64", "I32", "I16")
 MARKS = ("BOOL", "U8", "I8")
@@ -29,7 +31,7 @@ class HeadFiles:
 
     directory: Path
     config: Fields
-    store: TensorFiles
+    store: StoredMatrices
 
     @staticmethod
     def open(directory: Path) -> HeadFiles:
@@ -39,7 +41,8 @@ class HeadFiles:
             raise UserError(f"{directory}: has no config.json")
         values = read_json_object(path)
         # a module may lie in its target's checkpoint, and DeepSeek-V3's is published so
-        store = Float8Weights(open_directory(directory), block_of(quantization_of(text_settings(values))))
+        files = Float8Weights(open_directory(directory), block_of(quantization_of(text_settings(values))))
+        store = StoredMatrices(files)
         check_counts(values, store.shapes, str(path))
         return HeadFiles(directory, Fields(values, str(path)), store)
 
@@ -63,7 +66,7 @@ class HeadFiles:
 class HeadTensors:
     """The tensors of a head by the names that this package has for them, whatever they are stored under."""
 
-    def __init__(self, store: TensorFiles, stored_as: Mapping[str, str]) -> None:
+    def __init__(self, store: StoredMatrices, stored_as: Mapping[str, str]) -> None:
         self.where = store.where
         self._store = store
         self._stored_as = stored_as
@@ -80,8 +83,12 @@ class HeadTensors:
         return tuple(self._store.shapes[self._stored_as[name]])
 
     def tensor(self, name: str) -> torch.Tensor:
-        """As stored; FP8 with scales as float32. Raises KeyError for a name that is not there."""
+        """As stored, what is FP8 or in few bits as float32. Raises KeyError for a name that is not there."""
         return self._store.tensor(self._stored_as[name])
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """The matrix as stored; None for one in floating point. Raises KeyError for a name that is not there."""
+        return self._store.quantized(self._stored_as[name])
 
     def tensor_if_any(self, name: str) -> torch.Tensor | None:
         return self.tensor(name) if name in self else None

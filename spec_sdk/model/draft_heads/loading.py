@@ -71,7 +71,15 @@ def load_head(
     taps = spec.fitting_taps(target, where)
     _warn_of_another_target(published, target)
     published.tensors.check(*spec.shapes(len(taps)), spec.ignored)
-    head = spec.load(HeadWeights(published.tensors, device, dtype, ops, choices.bits(ops, dtype)), taps, target)
+    weights = HeadWeights(
+        published.tensors,
+        device,
+        dtype,
+        ops,
+        choices.bits(ops, dtype),
+        lambda stored: choices.keeps(stored, ops, dtype),
+    )
+    head = spec.load(weights, taps, target)
     assert isinstance(head, kind.loaded)
     return head
 

@@ -26,6 +26,7 @@ from spec_sdk.model.packed_weights import packed_in, part_of
 from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.text_settings import TEXTS_OF
 from spec_sdk.model.weight_table import Shape
+from spec_sdk.ops.quantized import QuantizedMatrix
 
 _MODEL = "model."
 """What a target has before the names of its layers."""
@@ -33,10 +34,11 @@ _MODEL = "model."
 
 @dataclass(frozen=True)
 class MtpSpec(DraftHeadSpec):
-    """A module whose layer is one of the target's family."""
+    """A module whose layer is one of the target's family. ``names``: its tensors."""
 
     method: ClassVar[str] = "mtp"
     variant: MtpVariant = MtpVariant()
+    names: frozenset[str] = frozenset()
 
     @staticmethod
     def of(target: ModelConfig, tensors: HeadTensors, variant: MtpVariant) -> MtpSpec:
@@ -51,7 +53,7 @@ class MtpSpec(DraftHeadSpec):
         # a module of a checkpoint that holds more than a text model lies beside it
         text = TEXTS_OF.get(config.architecture, (config.architecture,))[0]
         config = replace(config, windows=(), experts=experts, recurrent=None, architecture=text)
-        return MtpSpec(config, config.vocab_size, config.hidden_size, variant)
+        return MtpSpec(config, config.vocab_size, config.hidden_size, variant, frozenset(tensors.names))
 
     def taps(self, target_layers: int) -> tuple[int, ...]:
         return (target_layers,)
@@ -73,14 +75,15 @@ class MtpSpec(DraftHeadSpec):
         table = weights_of(self.config)
         for name, shape in table.shapes.items():
             if name.startswith(f"{_MODEL}{LAYER}."):
-                # matrices of one input are published as one
-                stored = next((each for each in table.packed(name) if each.packing.published), None)
+                # matrices of one input are published as one, and made from GGUF files each for itself
+                apart = name.removeprefix(_MODEL) in self.names
+                stored = None if apart else next((each for each in table.packed(name) if each.packing.published), None)
                 name, shape = (name, shape) if stored is None else (stored.name, stored.shape)
                 required[name.removeprefix(_MODEL)] = shape
         return required, {"embed_tokens.weight": (V, M), "lm_head.weight": (V, M)}
 
     def blocks(self, weights: HeadWeights) -> tuple[BlockWeights, ...]:
-        source = _OneLayer(weights.tensors, self.config)
+        source = _OneLayer(weights, self.config)
         return tuple(load_blocks(source, weights.device, weights.dtype, weights.ops))
 
     def build(self, weights: HeadWeights, parts: HeadParts, target: TargetEnds) -> DraftHead:
@@ -104,10 +107,10 @@ class MtpSpec(DraftHeadSpec):
 class _OneLayer(TensorSource):
     """A module's decoder layer as a model of the target's family that has no other."""
 
-    def __init__(self, tensors: HeadTensors, config: ModelConfig) -> None:
+    def __init__(self, weights: HeadWeights, config: ModelConfig) -> None:
         self.config = config
-        self._tensors, self._table = tensors, weights_of(config)
-        self._there = frozenset(_MODEL + name for name in tensors.names if name.startswith(f"{LAYER}."))
+        self._weights, self._tensors, self._table = weights, weights.tensors, weights_of(config)
+        self._there = frozenset(_MODEL + name for name in self._tensors.names if name.startswith(f"{LAYER}."))
         self._packed = packed_in(self._there, self._table)
 
     def names(self) -> frozenset[str]:
@@ -119,3 +122,6 @@ class _OneLayer(TensorSource):
             return self._tensors.tensor(name.removeprefix(_MODEL))
         stored = self._tensors.tensor(within.name.removeprefix(_MODEL))
         return part_of(stored, name, within.packing, self._table)
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        return None if name in self._packed else self._weights.in_few_bits(name.removeprefix(_MODEL))

@@ -67,6 +67,8 @@ QWEN = MtpNaming(
         "pre_fc_norm_embedding": "token_layernorm",
         "pre_fc_norm_hidden": "hidden_layernorm",
         "norm": "final_layernorm",
+        "lm_head": "lm_head",
+        "embed_tokens": "embed_tokens",
     },
     MtpVariant(),
 )
