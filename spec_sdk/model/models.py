@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.assistant.from_gguf import assistant_of_gguf
 from spec_sdk.model.assistant.loading import load_assistant
 from spec_sdk.model.assistant.model import Assistant
 from spec_sdk.model.block_runner import BlockRunner
@@ -26,6 +27,7 @@ from spec_sdk.model.draft_heads.head_choices import AS_PUBLISHED, HeadChoices
 from spec_sdk.model.draft_heads.layouts.layout import PublishedHead
 from spec_sdk.model.draft_heads.loading import HeadKind, LoadedHead, load_head
 from spec_sdk.model.draft_heads.opening import (
+    gguf_of,
     head_directory,
     open_draft_head,
     open_own_gguf_module,
@@ -219,7 +221,7 @@ class Models:
         return found
 
     def assistant(self, reference: str, weights: str = "auto") -> tuple[str, Assistant]:
-        """A draft model that attends to the target's K and V, by directory or Hugging Face hub id, and its label for
+        """A draft model that attends to the target's K and V, by directory, GGUF file or hub id, and its label for
         reports. ``weights``: as :class:`HeadChoices` has them.
 
         Raises UserError for what cannot be found, for files that are none of an assistant, and for that of another
@@ -227,10 +229,11 @@ class Models:
         """
         if self.ranks.size > 1:
             raise UserError("drafter.checkpoint: an assistant reads the target's cache, which is in several processes")
-        directory = head_directory(reference, "drafter.checkpoint")
+        gguf = gguf_of(reference)
+        directory = head_directory(reference, "drafter.checkpoint") if gguf is None else assistant_of_gguf(gguf)
         bits = HeadChoices(weights=weights).bits(self.ops, self.dtype)
         assistant = load_assistant(directory, self._ends, self.device, self.dtype, self.ops, bits)
-        return f"{directory.name}, assistant", assistant
+        return f"{directory.name if gguf is None else gguf.name}, assistant", assistant
 
     @functools.cached_property
     def trained_model(self) -> str | None:

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spec_sdk.errors import UserError
+from spec_sdk.model.assistant.from_gguf import assistant_of_gguf
 from spec_sdk.model.assistant.loading import load_assistant
 from spec_sdk.model.assistant.model import Assistant
 from spec_sdk.model.assistant.session import AssistantSession
@@ -22,8 +23,9 @@ from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.tree import TreeBuilder
+from tests.checkpoints.gguf_files import write_gguf
 from tests.draft_heads.test_drafter import PROMPTS, answers, pipeline_of
-from tests.support.tiny_assistant import CLUSTERED, TARGET, TEXT, write_assistant
+from tests.support.tiny_assistant import CLUSTERED, TARGET, TEXT, write_assistant, write_gguf_assistant
 from tests.support.tiny_checkpoints import VOCABULARY, write_checkpoint
 
 CPU = torch.device("cpu")
@@ -184,5 +186,39 @@ def test_another_familys_target_is_refused(tmp_path: Path) -> None:
 
 
 def test_it_must_be_named(target: Any, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="drafter.checkpoint: names no assistant; give a directory, or .* hub id"):
+    with pytest.raises(
+        UserError, match="drafter.checkpoint: names no assistant; give a directory, a .gguf file, or .* hub id"
+    ):
         pipeline_of(tmp_path / "target", "pipeline=assistant_chain")
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("F32", None), ("Q8_0", 8), ("Q4_0", 4)])
+def test_one_in_a_gguf_file_is_the_same(kind: str, bits: int | None, target: Any, tmp_path: Path) -> None:
+    """In its own bits; clusters, which such files lack, are those of all tokens."""
+    model = write_assistant(tmp_path / "assistant", **CLUSTERED)
+    write_gguf_assistant(tmp_path / "assistant.gguf", model, kind)
+    changed_config(tmp_path / "assistant", use_ordered_embeddings=False)
+    executor = executor_of(tmp_path / "target")
+    session = Session(executor)
+    state = session.prefill(0, [5, 6, 7], (executor.layers,))[executor.layers][-1:]
+    directories = tmp_path / "assistant", assistant_of_gguf(tmp_path / "assistant.gguf")
+    published, stored = (
+        AssistantSession(beside(directory, executor.decoder, bits)).begin(session, [0], [7], [state])[0].full_KV
+        for directory in directories
+    )
+    difference = (published - stored).abs().max()
+    # of 4 bits ours have offsets, and the file's have none
+    assert difference < (1e-5 if bits != 4 else published.std())
+
+
+def test_another_gguf_file_is_refused(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "gemma3")
+    with pytest.raises(UserError, match="general.architecture is 'gemma3', and an assistant's is 'gemma4-assistant'"):
+        assistant_of_gguf(tmp_path / "m.gguf")
+
+
+def test_a_pipeline_drafts_with_one_in_a_gguf_file(target: Any, tmp_path: Path) -> None:
+    write_gguf_assistant(tmp_path / "a.gguf", write_assistant(tmp_path / "assistant"), "Q8_0")
+    plain = answers(pipeline_of(tmp_path / "target", "pipeline=vanilla"), 1, PROMPTS)
+    pipeline = pipeline_of(tmp_path / "target", "pipeline=assistant_chain", f"drafter.checkpoint={tmp_path}/a.gguf")
+    assert answers(pipeline, 1, PROMPTS) == plain

@@ -22,7 +22,9 @@ class AssistantConfig:
     """Options of drafting with an assistant; those of the chosen growth stand beside them."""
 
     checkpoint: str | None = option(
-        None, "the assistant: a directory, or a Hugging Face hub id", means={None: "none; it must be named"}
+        None,
+        "the assistant: a directory, a .gguf file, or a Hugging Face hub id",
+        means={None: "none; it must be named"},
     )
     weights: str = option(
         "auto",
@@ -55,8 +57,8 @@ class AssistantDrafter(NotingDrafter, GrowingDrafter):
         super().__init__(config, models)
         if config.checkpoint is None:
             raise UserError(
-                "drafter.checkpoint: names no assistant; give a directory, or a Hugging Face hub id such as "
-                "google/gemma-4-E2B-it-assistant"
+                "drafter.checkpoint: names no assistant; give a directory, a .gguf file, or a Hugging Face hub id "
+                "such as google/gemma-4-E2B-it-assistant"
             )
         self.draft_name, assistant = models.assistant(config.checkpoint, config.weights)
         self.session = AssistantSession(assistant)

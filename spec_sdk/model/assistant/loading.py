@@ -42,7 +42,7 @@ class _AssistantTensors(TensorSource):
         return self._files.store.tensor(name)
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
-        return in_bits(self.tensor(name), self._bits)
+        return in_bits(self._files, name, self._bits)
 
 
 def load_assistant(
@@ -66,10 +66,9 @@ def load_assistant(
     source = _AssistantTensors(files, config, bits)
 
     def linear(name: str) -> Projection:
-        weight_OI = files.store.tensor(name)
-        matrix = in_bits(weight_OI, bits)
+        matrix = in_bits(files, name, bits)
         if matrix is None:
-            return ops.projection(weight_OI.to(device=device, dtype=dtype))
+            return ops.projection(files.store.tensor(name).to(device=device, dtype=dtype))
         return ops.quantized_projection(matrix.to(device))
 
     clusters = None
@@ -89,11 +88,14 @@ def load_assistant(
     )
 
 
-def in_bits(weight_OI: torch.Tensor, bits: int | None) -> QuantizedMatrix | None:
-    """None for a tensor that is no matrix of whole groups, or shall be in floating point."""
-    if bits is None or weight_OI.dim() != 2 or weight_OI.shape[1] % GROUP:
+def in_bits(files: HeadFiles, name: str, bits: int | None) -> QuantizedMatrix | None:
+    """A matrix as it is stored, if that is in few bits, or in ``bits``. None for a tensor that is no matrix of whole
+    groups, or shall be in floating point.
+    """
+    shape = files.store.shapes[name]
+    if bits is None or len(shape) != 2 or shape[1] % GROUP:
         return None
-    return quantize(weight_OI, bits)
+    return files.store.quantized(name) or quantize(files.store.tensor(name), bits)
 
 
 def _shapes(settings: AssistantSettings) -> Mapping[str, Shape]:

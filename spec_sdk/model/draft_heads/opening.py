@@ -27,7 +27,7 @@ def open_draft_head(reference: str) -> PublishedHead:
     Of a GGUF file its prediction module is meant. Raises UserError, one line, for what cannot be found, is no head of a
     known layout, or is a pickle.
     """
-    gguf = _gguf_of(reference)
+    gguf = gguf_of(reference)
     if gguf is not None:
         return _of_gguf(gguf, whole_name(gguf))
     directory = head_directory(reference, OPTION)
@@ -62,7 +62,7 @@ def _no_module(name: str) -> UserError:
     )
 
 
-def _gguf_of(reference: str) -> Path | None:
+def gguf_of(reference: str) -> Path | None:
     """The GGUF file that a reference means, downloaded if it is one of the hub; None if it means no such file."""
     path = expanded(reference, OPTION)
     if path.suffix == ".gguf" and path.is_file():
