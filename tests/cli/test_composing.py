@@ -28,7 +28,7 @@ from tests.cli.conftest import Result
 PIPELINES = [
     *("vanilla", "sd_chain", "prompt_lookup", "easyspec_chain", "easyspec_paper", "easyspec_tree"),
     *("alspec", "alspec_easyspec_tree", "eagle_tree", "medusa_tree", "hydra_tree", "mtp_chain"),
-    *("block_tree", "peagle_tree", "mixed", "mixed_eagle"),
+    *("block_tree", "peagle_tree", "mixed", "mixed_eagle", "assistant_chain"),
 ]
 
 
@@ -251,7 +251,7 @@ def test_options_of_a_drafter_inside_a_drafter() -> None:
         (["dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
         (["+dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
         (["pipeline=easyspec_tree", "successors=1"], "successors: unknown option, did you mean 'drafter.successors'?"),
-        (["width=2"], "width: unknown option; drafter.width is an option of drafter=block, draft_model, eagle, easysp"),
+        (["width=2"], "width: unknown option; drafter.width is an option of drafter=assistant, block, draft_model, eagle"),
         (
             ["drafter.width=2"],
             "drafter.width: unknown option of drafter 'suffix'; there are: datastore, keep_across_prompts, "

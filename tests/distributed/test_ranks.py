@@ -171,7 +171,8 @@ def test_a_pipeline_gives_the_tokens_of_one_process(
 def test_every_pipeline_is_among_them() -> None:
     asked = {option for options in (*PIPELINES.values(), *SPECULATION.values()) for option in options}
     names = {path.stem for path in (Path(__file__).parents[2] / "conf" / "pipeline").glob("*.yaml")}
-    assert len(names) > 20 and {f"pipeline={name}" for name in names} <= asked
+    # assistants are of a family that is not divided
+    assert len(names) > 20 and {f"pipeline={name}" for name in names - {"assistant_chain"}} <= asked
 
 
 @pytest.mark.parametrize("name", SPECULATION)

@@ -75,7 +75,9 @@ def some(names: Sequence[str], always: Sequence[str]) -> list[Any]:
     return [name if name in always else pytest.param(name, marks=pytest.mark.full) for name in names]
 
 
-EVERY = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "pipeline").glob("*.yaml"))
+PIPELINES = {path.stem for path in (Path(__file__).parents[2] / "conf" / "pipeline").glob("*.yaml")}
+EVERY = sorted(PIPELINES - {"assistant_chain"})
+"""An assistant is of one family's targets (tests/assistant)."""
 FIRST_TIER = ("vanilla", "sd_chain", "prompt_lookup", "layer_skip_tree", "mixed", "mixed_eagle", "alspec_easyspec_tree")
 SIZES = HeadSizes(V=VOCABULARY, W=VOCABULARY)
 HEADS: dict[str, Callable[[Path], object]] = {
