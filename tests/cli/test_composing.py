@@ -251,12 +251,15 @@ def test_options_of_a_drafter_inside_a_drafter() -> None:
         (["dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
         (["+dtype=bfloat16"], "dtype: unknown option, did you mean 'model.dtype'?"),
         (["pipeline=easyspec_tree", "successors=1"], "successors: unknown option, did you mean 'drafter.successors'?"),
-        (["width=2"], "width: unknown option; drafter.width is an option of drafter=assistant, block, draft_model, eagle"),
+        (
+            ["width=2"],
+            "width: unknown option; drafter.width is an option of drafter=assistant, block, draft_model, eagle",
+        ),
         (
             ["drafter.width=2"],
             "drafter.width: unknown option of drafter 'suffix'; there are: datastore, keep_across_prompts, "
-            "max_kept_tokens, min_probability; drafter.width is an option of drafter=block, draft_model, eagle, "
-            "easyspec, …",
+            "max_kept_tokens, min_probability; drafter.width is an option of drafter=assistant, block, draft_model, "
+            "eagle, …",
         ),
         (["policy=[-1]"], "policy: [-1] is a list; choose one; there are: adaptive, "),
         (["drafter=[easyspec,none]"], "drafter: ['easyspec', 'none'] is a list; choose one; there are: "),
