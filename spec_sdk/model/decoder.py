@@ -242,6 +242,11 @@ class Decoder:
         return self.embedding.nbytes + sum(projection.nbytes for projection in self.projections) - shared
 
     @property
+    def blocks_with_kv(self) -> int:
+        """How many blocks a row must pass through for others to see it: no block behind them makes K, V or a state."""
+        return self.layers
+
+    @property
     def data_dependent(self) -> str | None:
         """What makes the shapes of a pass depend on the values in it, so that it cannot be captured or compiled."""
         return next((block.mlp.data_dependent for block in self.blocks if block.mlp and block.mlp.data_dependent), None)

@@ -95,7 +95,7 @@ class TorchExecutor(Executor):
                 made = None if plan.epilogue is None else plan.epilogue(logits_BNV)
                 return PassOutput(logits_BNV, hidden, plan.runner.reports(), self.decoder.token_R, made)
         h_BNM, work = self.decoder.forward_pass(inputs, cache, self.ops, plan.taps)
-        h_BNM = plan.runner.run(self.decoder.of_pass(work), h_BNM, work)
+        h_BNM = self._needed_of(plan).run(self.decoder.of_pass(work), h_BNM, work)
         reports = plan.runner.reports()
         if plan.logits == "none":
             return PassOutput(h_BNM[..., :0], self._hidden(work.hidden), reports)
@@ -104,6 +104,13 @@ class TorchExecutor(Executor):
         logits_BNV = self.decoder.head(h_BNM)
         made = None if plan.epilogue is None else plan.epilogue(logits_BNV)
         return PassOutput(logits_BNV, self._hidden(work.hidden), reports, self.decoder.token_R, made)
+
+    def _needed_of(self, plan: PassPlan) -> BlockRunner:
+        """What runs the blocks that a pass is for: a prompt's rows end where nobody sees them any more."""
+        needed = max(self.decoder.blocks_with_kv, *plan.taps, 0)
+        if plan.logits != "none" or needed == self.layers or not runs_plainly(plan.runner, self.layers):
+            return plan.runner
+        return SequentialRunner(end=needed)
 
     def _hidden(self, states: Mapping[int, torch.Tensor]) -> Mapping[int, torch.Tensor]:
         return {layer: self.decoder.published(state_BNM) for layer, state_BNM in states.items()}
