@@ -39,6 +39,9 @@ class Drafter(Plugin, ABC):
 
     kind = "drafter"
     taps: tuple[int, ...] = ()
+    taps_last_only: bool = False
+    """Whether of all tokens that a request begins with it wants the states of the last one alone: ``prompt_hidden`` of
+    :meth:`start` has one row then, or none. A prompt's other rows need not pass through all of the target's layers."""
     target_top_k: int = 0
     """How many of the target's most probable tokens it wants after each scored node (:meth:`observe_scores`). 0 costs
     nothing; else a step waits for its device once more."""

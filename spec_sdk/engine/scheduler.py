@@ -62,7 +62,7 @@ class Scheduler:
         self.policy = policy
         self._clock = clock or HostClock()
         self._takes_forced = takes_forced
-        self._tapped = TappedStates()
+        self._tapped = TappedStates(last_only=drafter.taps_last_only)
         self._time_shares = TimeShares()
         self._drafting = Drafting(drafter, target, self._tapped)
         self._roster = Roster(slots, self._drafting.finish)
@@ -225,8 +225,12 @@ class Scheduler:
     def _fed(self, active: Active, chunk: Sequence[int]) -> Hidden:
         """Commit a chunk of a request's prompt; its tapped states. Tell of its log-probabilities if that is asked."""
         state, taps = active.state, self.drafter.taps
-        if state.prompt_logprobs is None:
+        if state.prompt_logprobs is None and not self.drafter.taps_last_only:
             return self.target.prefill(state.slot, chunk, taps)
+        if state.prompt_logprobs is None:
+            last = int(self.target.length(state.slot) + len(chunk) == state.prompt_length - 1)
+            self.target.prefill(state.slot, chunk[: len(chunk) - last])
+            return self.target.prefill(state.slot, chunk[-1:], taps) if last else {}
         scores = self.target.prefill_scored(state.slot, chunk, taps)
         committed = self.target.length(state.slot)
         tell_prompt_logprobs(active, state.tokens[committed - len(chunk) + 1 : committed + 1], scores.logits_NV)

@@ -51,6 +51,7 @@ class AssistantDrafter(NotingDrafter, GrowingDrafter):
     config: AssistantConfig
     parts = {"growth": "growth"}
     catches_up = False
+    taps_last_only = True
     session: AssistantSession
 
     def __init__(self, config: AssistantConfig, models: Models) -> None:
