@@ -117,7 +117,7 @@ class Engine:
         from spec_sdk.pipeline import build_pipeline
         from spec_sdk.registry import Registry
 
-        if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
+        if not isinstance(max_num_seqs, int) or isinstance(max_num_seqs, bool) or max_num_seqs < 1:
             raise UserError(f"max_num_seqs: {max_num_seqs!r} must be 1 or more")
         check_alone()
         check_threads()

@@ -162,8 +162,9 @@ def test_what_is_no_prompt_costs_the_others_nothing(engine: Engine, place: int) 
 def test_requests_and_engines_check_names_and_numbers(checkpoint: Path) -> None:
     with pytest.raises(UserError, match="max_tokens: unknown option, did you mean 'max_new_tokens'"):
         Request("a", max_tokens=3)  # type: ignore[call-arg]
-    with pytest.raises(UserError, match="max_num_seqs: 0 must be 1 or more"):
-        Engine.from_pipeline("vanilla", target=checkpoint, max_num_seqs=0)
+    for wrong in (0, True, 1.5, "2", None):
+        with pytest.raises(UserError, match=f"max_num_seqs: {wrong!r} must be 1 or more"):
+            Engine.from_pipeline("vanilla", target=checkpoint, max_num_seqs=wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="max_num_seqs: 0 must be 1 or more"):
         Engine.from_pipeline("vanilla", target=checkpoint).with_pipeline("suffix", max_num_seqs=0)
 
