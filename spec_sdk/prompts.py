@@ -105,8 +105,8 @@ def read_prompt_texts(name: str, option: str = "prompt_file") -> list[str]:
 
 
 def read_prompt_file(name: str, option: str = "prompt_file", ids_differ: bool = True) -> list[Prompt]:
-    """A text file is one prompt; ``.jsonl`` (``.ndjson``) has one per line. ``-`` is standard input, read as text; a name of
-    :data:`SHIPPED` is that file.
+    """A text file is one prompt; ``.jsonl`` (``.ndjson``) has one per line. ``-`` is standard input, read as text; a
+    name of :data:`SHIPPED` is that file.
 
     Raises UserError, naming ``option``, for what cannot be read, and if ``ids_differ`` for two prompts of one id.
     """

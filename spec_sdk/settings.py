@@ -124,7 +124,8 @@ class RunSettings:
     prompt_file: str | None = option(
         None,
         "a text file (one prompt), or .jsonl (.ndjson) whose lines have `prompt`, `messages` (a chat) or `turns` (the "
-        "first is used); spec_bench_sample, summaries_sample and copies_sample come with spec-sdk; - reads standard input",
+        "first is used); spec_bench_sample, summaries_sample and copies_sample come with spec-sdk; - reads standard "
+        "input",
     )
     prompt_limit: int | None = option(
         None, "answer only the first so many prompts", minimum=1, means={None: "all of them"}

@@ -117,10 +117,8 @@ class Tokenizer:
             raise UserError(f"tokens: {ids!r} is no list of token ids") from error
         try:
             if skip_special_tokens and kept:
-                given, skip_special_tokens = (
-                    [one for one in given if one in kept or one not in self._special_ids],
-                    False,
-                )
+                given = [one for one in given if one in kept or one not in self._special_ids]
+                skip_special_tokens = False
             return self._fast.decode(given, skip_special_tokens=skip_special_tokens)
         except (TypeError, OverflowError) as error:
             raise UserError(f"tokens: {next(filterfalse(_is_id, given))!r} is no token id") from error
