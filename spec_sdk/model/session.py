@@ -73,7 +73,7 @@ class Session:
         self.cache = executor.new_cache()
         self._tokens: dict[int, list[int]] = {}
         # how many of a slot's first tokens came in plain passes
-        self._plain: dict[int, int] = {}
+        self._plain_length: dict[int, int] = {}
         # the encoder's input that a slot's cross-attention sees
         self._encoded: dict[int, torch.Tensor] = {}
         # what the rows after the prefix hold, until some of them are committed
@@ -153,7 +153,7 @@ class Session:
         shared = common_prefix(self._tokens.get(slot, []), tokens)
         if self.runner.guarantee != "exact":
             # behind them is what its last request made of it: an answer must not depend on that
-            shared = min(shared, self._plain.get(slot, 0))
+            shared = min(shared, self._plain_length.get(slot, 0))
         return self.cache.keeps(slot, shared)
 
     def _has_encoded(self, slot: int, encoder_input: EncoderInput | None) -> bool:
@@ -170,7 +170,7 @@ class Session:
             raise ValueError(f"cannot roll back to {length} tokens: {self.length(slot)} are committed")
         length = self.cache.roll_back(slot, length)
         del self._tokens.setdefault(slot, [])[length:]
-        self._plain[slot] = min(self._plain.get(slot, 0), length)
+        self._plain_length[slot] = min(self._plain_length.get(slot, 0), length)
         self.runner.truncate(slot, length)
         self._ahead.discard(slot)
         return length
@@ -441,9 +441,9 @@ class Session:
     def _keep(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Commit all rows of plain passes, of which a runner's state knows nothing."""
         self._fed.update(zip(slots, tokens, strict=True))
-        plain = [slot for slot in slots if self._plain.get(slot, 0) == self.length(slot)]
+        plain = [slot for slot in slots if self._plain_length.get(slot, 0) == self.length(slot)]
         self._commit(slots, [range(len(new)) for new in tokens])
-        self._plain.update((slot, self.length(slot)) for slot in plain)
+        self._plain_length.update((slot, self.length(slot)) for slot in plain)
 
     def _plan(self, runner: BlockRunner, taps: tuple[int, ...] = (), logits: LogitRows = "all") -> PassPlan:
         return PassPlan(runner, taps, logits if self._looks_at_logits else "none")
