@@ -247,15 +247,12 @@ def test_a_sweep_that_is_resumed_runs_the_jobs_that_did_not_end_well(
 
 def test_jobs_whose_prompts_have_changed_run_when_a_sweep_is_resumed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a file of the same name holds now is another job."""
-    for name in ("a", "b"):
-        Path(f"{name}.jsonl").write_text('{"prompt": "one"}\n')
-    sweep = ("-m", "prompt_file=a.jsonl,b.jsonl,spec_bench_sample", "prompt_limit=1", "output_dir=out")
+    Path("b.jsonl").write_text('{"prompt": "one"}\n')
+    sweep = ("-m", "prompt_file=spec_bench_sample,b.jsonl", "prompt_limit=1", "output_dir=out")
     assert cli(*sweep).status == 0
     ran = interrupted_at("", monkeypatch)
-    assert cli(*sweep, "sweep.resume=true").status == 0 and ran == []
     Path("b.jsonl").write_text('{"prompt": "two"}\n')
     assert cli(*sweep, "sweep.resume=true").status == 0 and ran == ["1-prompt_file=b.jsonl"]
-    assert cli(*sweep, "sweep.resume=true").status == 0 and len(ran) == 1
 
 
 def test_a_sweep_that_is_resumed_and_interrupted_again_loses_nobody(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
