@@ -50,7 +50,7 @@ SHELLS = ("bash", "fish", "zsh")
 """Those that Hydra writes completions for."""
 SEVERAL_PROCESSES = "accelerate"
 """The backend of a run that a launcher started, unless one is chosen."""
-OF_SWEEPS = ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper", "hydra.sweep.")
+OF_SWEEPS = ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper", "hydra.sweep.", "sweep.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from spec_sdk.errors import UserError, did_you_mean
@@ -12,8 +13,15 @@ from spec_sdk.errors import UserError, did_you_mean
 ROLES = ("system", "user", "assistant")
 IDS = ("question_id", "id")
 PROMPT_KEYS = ("prompt", "messages", "turns")
+JSON_LINES = (".jsonl", ".ndjson")
+"""How the names of files end that have a JSON object in each line."""
 
 Message = dict[str, str]
+
+
+def has_json_lines(name: str | Path) -> bool:
+    """Whether a file's name says that each of its lines is JSON."""
+    return Path(name).suffix.lower() in JSON_LINES
 
 
 def parsed_line(line: str, number: int, where: str) -> tuple[int | str, str | tuple[Message, ...]]:

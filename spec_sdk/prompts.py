@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spec_sdk.counted import counted
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded, read_text
-from spec_sdk.prompt_lines import check_unicode, parsed_line, repeated_id
+from spec_sdk.prompt_lines import check_unicode, has_json_lines, parsed_line, repeated_id
 from spec_sdk.settings import Settings
 from spec_sdk.standard_input import piped_text, whole_text
 
@@ -105,8 +105,8 @@ def read_prompt_texts(name: str, option: str = "prompt_file") -> list[str]:
 
 
 def read_prompt_file(name: str, option: str = "prompt_file", ids_differ: bool = True) -> list[Prompt]:
-    """A text file is one prompt; ``.jsonl`` has one per line. ``-`` is standard input, read as text; a name of
-    :data:`SHIPPED` is that file.
+    """A text file is one prompt; ``.jsonl`` (``.ndjson``) has one per line. ``-`` is standard input, read as text; a
+    name of :data:`SHIPPED` is that file.
 
     Raises UserError, naming ``option``, for what cannot be read, and if ``ids_differ`` for two prompts of one id.
     """
@@ -118,7 +118,7 @@ def read_prompt_file(name: str, option: str = "prompt_file", ids_differ: bool = 
     if not path.exists():
         raise UserError(f"{option}: {name} does not exist{_nearest_shipped(name)}")
     text = read_text(path, f"{option}: {name}")
-    if path.suffix.lower() != ".jsonl":
+    if not has_json_lines(path):
         return [Prompt(1, text.rstrip("\n"))]
     prompts, ids = list[Prompt](), set[int | str]()
     for number, line in enumerate(text.split("\n"), start=1):

@@ -123,8 +123,9 @@ class RunSettings:
     prompt: str | None = option(None, "the text to answer; - reads standard input")
     prompt_file: str | None = option(
         None,
-        "a text file (one prompt), or .jsonl whose lines have `prompt`, `messages` (a chat) or `turns` (the first is "
-        "used); spec_bench_sample, summaries_sample and copies_sample come with spec-sdk; - reads standard input",
+        "a text file (one prompt), or .jsonl (.ndjson) whose lines have `prompt`, `messages` (a chat) or `turns` (the "
+        "first is used); spec_bench_sample, summaries_sample and copies_sample come with spec-sdk; - reads standard "
+        "input",
     )
     prompt_limit: int | None = option(
         None, "answer only the first so many prompts", minimum=1, means={None: "all of them"}

@@ -11,7 +11,7 @@ import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -141,9 +141,9 @@ def _encoded(prompt: Prompt, chat: bool | None, tokenizer: Tokenizer) -> list[in
     if isinstance(prompt, Mapping):
         raise UserError("prompt: it is one message; a chat is a list of messages, [{'role': 'user', 'content': …}]")
     # bytes would be taken for token ids
-    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | Set):
+    items: list[Any] | None = None if isinstance(prompt, bytes | Set) else _listed(prompt)
+    if items is None:
         raise UserError(f"prompt: {prompt!r} is no text, chat or list of token ids")
-    items: list[Any] = list(prompt)
     if items and isinstance(items[0], str):
         raise UserError("prompt: several texts are given as a list")
     if items and isinstance(items[0], Mapping):
@@ -151,12 +151,21 @@ def _encoded(prompt: Prompt, chat: bool | None, tokenizer: Tokenizer) -> list[in
     return _token_ids(items, "prompt")
 
 
-def _token_ids(values: Iterable[Any], name: str) -> list[int]:
+def _listed(values: object) -> list[Any] | None:
+    """What can be gone through as a list, and None for what cannot: a tensor without dimensions only looks as if."""
+    try:
+        return list(cast(Iterable[Any], values))
+    except TypeError:
+        return None
+
+
+def _token_ids(values: object, name: str) -> list[int]:
     """Whole numbers of any kind as ints. Whether the model has such tokens is the token engine's business."""
-    if not isinstance(values, Iterable):
+    listed = _listed(values)
+    if listed is None:
         raise UserError(f"{name}: {values!r} is no list of token ids")
     ids = []
-    for value in values:
+    for value in listed:
         try:
             if isinstance(value, bool):
                 raise TypeError

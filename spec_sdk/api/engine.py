@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence, Sized
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
@@ -83,6 +83,8 @@ class Engine:
         given: dict[str, InMemoryModel] = {}
         composed = [f"pipeline={pipeline}"]
         if config_dir is not None:
+            if not isinstance(config_dir, str | os.PathLike):
+                raise UserError(f"config_dir: {config_dir!r} is no directory")
             composed.append(search_path_override(os.fspath(config_dir), "config_dir"))
         for option, model in (("model.target", target), ("model.draft", draft)):
             if model is not None:
@@ -117,7 +119,7 @@ class Engine:
         from spec_sdk.pipeline import build_pipeline
         from spec_sdk.registry import Registry
 
-        if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
+        if not isinstance(max_num_seqs, int) or isinstance(max_num_seqs, bool) or max_num_seqs < 1:
             raise UserError(f"max_num_seqs: {max_num_seqs!r} must be 1 or more")
         check_alone()
         check_threads()
@@ -188,13 +190,14 @@ class Engine:
         """:meth:`generate` for a list, answer by answer: each when it and all before it are there. What it raises, it
         raises when the first is asked for. Ending the iteration early cancels what goes on.
         """
-        # a list of a text would be its letters
-        begun, _ = self._serving.begin_all(prompts if isinstance(prompts, Sized | Request) else list(prompts), options)
+        # a list of a text would be its letters, and what is no list at all is refused as a prompt
+        several = isinstance(prompts, Iterable) and not isinstance(prompts, Sized | Request)
+        begun, single = self._serving.begin_all(list(prompts) if several else prompts, options)
         try:
             for one in begun:
                 while go_on([one]):
                     self._serving.step()
-                yield from answers_of([one], single=False)
+                yield from answers_of([one], single)
         finally:
             self._serving.leave(begun)
 
@@ -277,7 +280,11 @@ class Engine:
         return bool(self._added)
 
     def cancel(self, request: int) -> None:
-        """End a request that was added, as ``interrupted``; the next step returns its last part."""
+        """End a request that was added, as ``interrupted``; the next step returns its last part. Does nothing where it
+        has ended. Raises UserError for what is no request's number.
+        """
+        if not isinstance(request, int):
+            raise UserError(f"request: {request!r} is no number that add returned")
         with self._serving.lock:
             if request in self._added:
                 self._serving.cancel(self._added[request])
@@ -296,6 +303,11 @@ def _listed(overrides: Sequence[str]) -> Sequence[str]:
     if isinstance(overrides, Mapping):
         given = [f"{key}={value}" for key, value in overrides.items()]
         raise UserError(f"overrides: {overrides!r} is no list of texts; give {given!r}")
-    if (other := next((item for item in overrides if not isinstance(item, str)), None)) is not None:
-        raise UserError(f"overrides: {other!r} is no text such as 'drafter.width=4'")
-    return overrides
+    try:
+        listed = list(overrides)
+    except TypeError:
+        raise UserError(f"overrides: {overrides!r} is no list of texts such as ['drafter.width=4']") from None
+    for item in listed:
+        if not isinstance(item, str):
+            raise UserError(f"overrides: {item!r} is no text such as 'drafter.width=4'")
+    return listed

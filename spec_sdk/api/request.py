@@ -102,7 +102,7 @@ def _request(prompt: Prompt | Request, options: RequestOptions) -> Request:
 
 def _is_one(prompts: Sequence[Any]) -> TypeGuard[Prompt]:
     """Whether a sequence is one prompt, a chat or token ids, and not several prompts."""
-    # none of these is several: they are refused as one prompt
-    if isinstance(prompts, bytes | Mapping | Set):
+    # none of these is several: they are refused as one prompt, also a number of torch or NumPy, which has no length
+    if isinstance(prompts, bytes | Mapping | Set) or getattr(prompts, "ndim", 1) == 0:
         return True
     return len(prompts) > 0 and not any(isinstance(item, str | Request | Sequence) for item in prompts)

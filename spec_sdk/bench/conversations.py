@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from spec_sdk.errors import UserError
 from spec_sdk.files import expanded, read_text
-from spec_sdk.prompt_lines import check_unicode, parsed_line, repeated_id
+from spec_sdk.prompt_lines import check_unicode, has_json_lines, parsed_line, repeated_id
 from spec_sdk.prompts import SHIPPED, SPEC_BENCH_SAMPLE, STDIN, check_text, encode, encode_messages, read_prompt_file
 from spec_sdk.standard_input import whole_text
 
@@ -104,7 +104,7 @@ def read_conversations(file: str | None, prompt: str | None = None, count: int |
         return PromptSet("prompt", (Conversation("1", NO_TASK, (text,)),))
     name = file or SPEC_BENCH_SAMPLE
     path = Path(name) if name == STDIN else SHIPPED.get(name) or expanded(name, "prompt_file")
-    if path.suffix.lower() != ".jsonl" or not path.exists():
+    if not has_json_lines(path) or not path.exists():
         [only] = read_prompt_file(name)
         check_text(only.text, f"prompt_file: {name}")
         return PromptSet(name, (Conversation("1", NO_TASK, (only.text,)),))

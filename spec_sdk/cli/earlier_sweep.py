@@ -5,6 +5,7 @@ on with where that is asked for.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ import yaml
 
 from spec_sdk.cli.jobs import EXIT_OK
 from spec_sdk.cli.outcomes import Outcome, read_metrics, read_outcomes
-from spec_sdk.files import write_json
+from spec_sdk.errors import UserError
+from spec_sdk.files import expanded, write_json
+from spec_sdk.prompts import SHIPPED, STDIN
 from spec_sdk.run_output import CONFIG, METRICS, OUTCOMES, SUMMARY
 
 EARLIER_METRICS, EARLIER_SUMMARY = f"earlier_{METRICS}", f"earlier_{SUMMARY}"
@@ -46,13 +49,29 @@ def keep_outcomes(directory: Path) -> None:
     (directory / OUTCOMES).unlink(missing_ok=True)
 
 
-def finished_jobs(directory: Path) -> dict[str, str]:
-    """The jobs that ended well in the latest sweep into ``directory``, or before it: their names, and those of their
-    directories. None where there was no sweep.
+def finished_jobs(directory: Path) -> dict[str, tuple[str, str | None]]:
+    """The jobs that ended well in the latest sweep into ``directory``, or before it: their names, those of their
+    directories, and the :func:`digest_of` their prompts. None where there was no sweep.
     """
     path = directory / SUMMARY
     jobs = _jobs(path if path.is_file() else directory / EARLIER_SUMMARY)
-    return {job["job"]: Path(job["output_dir"]).name for job in jobs if job["status"] == EXIT_OK and job["output_dir"]}
+    return {
+        job["job"]: (Path(job["output_dir"]).name, job.get("prompt_file_sha256"))
+        for job in jobs
+        if job["status"] == EXIT_OK and job["output_dir"]
+    }
+
+
+def digest_of(prompt_file: object) -> str | None:
+    """SHA-256 of what a file of prompts holds. None for no file, for stdin, which can be read once, and for what cannot
+    be read, of which the job itself will tell.
+    """
+    if not isinstance(prompt_file, str) or prompt_file in ("", STDIN):
+        return None
+    with contextlib.suppress(OSError, UserError):
+        path = SHIPPED.get(prompt_file) or expanded(prompt_file, "prompt_file")
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    return None
 
 
 def is_of(directory: Path, config: Mapping[str, Any]) -> bool:

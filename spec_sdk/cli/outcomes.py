@@ -15,7 +15,10 @@ from spec_sdk.run_output import METRICS, OUTCOMES
 
 @dataclass
 class Outcome:
-    """How a job of a sweep ended: its exit status, one line if it failed, where it wrote, the values of its metrics."""
+    """How a job of a sweep ended: its exit status, one line if it failed, where it wrote, the values of its metrics.
+
+    ``prompt_file_sha256``: of what its file of prompts held when it began.
+    """
 
     number: int
     name: str
@@ -23,6 +26,7 @@ class Outcome:
     error: str | None
     output_dir: str
     metric: dict[str, float] | None = None
+    prompt_file_sha256: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The job's entry of summary.json, with the summary of its metrics.json if it wrote one."""
@@ -35,6 +39,7 @@ class Outcome:
             "status": self.status,
             "error": self.error,
             "output_dir": self.output_dir if directory.is_dir() else None,
+            "prompt_file_sha256": self.prompt_file_sha256,
             "pipeline": metrics.get("pipeline"),
             "overridden": metrics.get("overridden"),
             "plugins": metrics.get("plugins"),

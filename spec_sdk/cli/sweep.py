@@ -80,7 +80,7 @@ class Sweep:
         self._plugins = {kind: str(config.hydra.runtime.choices[f"hydra/{kind}"]) for kind in ("sweeper", "launcher")}
         self._swept = {o.key_or_group for o in parse(overrides) if o.is_sweep_override()}
         self._metrics = self._checked_metrics()
-        self._resumes, self._finished = self._checked_resume(), dict[str, str]()
+        self._resumes, self._finished = self._checked_resume(), dict[str, tuple[str, str | None]]()
         params = (config.hydra.sweeper or {}).get("params") or {}
         self._swept |= {str(key).lstrip("+") for key in params}
         self._check_common()

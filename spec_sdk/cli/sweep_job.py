@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import cast
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from spec_sdk.cli.earlier_sweep import forget_metrics, is_of, set_aside_metrics, set_aside_summary
+from spec_sdk.cli.earlier_sweep import digest_of, forget_metrics, is_of, set_aside_metrics, set_aside_summary
 from spec_sdk.cli.jobs import EXIT_CLOSED_PIPE, EXIT_OK, EXIT_TERMINATED, RESULTS, report, run_task, status_of
 from spec_sdk.cli.objective import values_of
 from spec_sdk.cli.outcomes import Outcome
@@ -39,8 +39,8 @@ class SweepJob:
     ``directory``: the sweep's; ``started_in``: what relative paths are relative to. ``swept``: the options that differ
     from job to job, which name it. ``own_subdirectories``: the jobs write where ``hydra.sweep.subdir`` says.
     ``metrics``: what a sweeper is given of a job; ``optimised``: by a sweeper, to which a failed job is an exception.
-    ``end``: how the jobs hear of the sweep's end. ``finished``: jobs of an earlier sweep that stand as they are, and
-    the names of their directories.
+    ``end``: how the jobs hear of the sweep's end. ``finished``: jobs of an earlier sweep that stand as they are, as
+    :func:`finished_jobs` has them.
     """
 
     directory: Path
@@ -50,7 +50,7 @@ class SweepJob:
     metrics: tuple[str, ...]
     optimised: bool
     end: SweepEnd
-    finished: Mapping[str, str]
+    finished: Mapping[str, tuple[str, str | None]]
 
     def __call__(self, config: DictConfig) -> float | list[float] | None:
         """Run one job. Returns its metric, or a list of several; None if there is none to return.
@@ -68,7 +68,8 @@ class SweepJob:
         name = ",".join(str(o.input_line).lstrip("+") for o in swept) or str(hydra.job.num)
         print(f"job {hydra.job.num}: {name}", file=sys.stderr)
         output_dir = self._output_dir(hydra, name)
-        outcome = Outcome(hydra.job.num, name, EXIT_OK, None, str(output_dir))
+        digest = digest_of(OmegaConf.select(config, "prompt_file", throw_on_resolution_failure=False))
+        outcome = Outcome(hydra.job.num, name, EXIT_OK, None, str(output_dir), prompt_file_sha256=digest)
         set_aside_summary(self.directory)
         try:
             self._run(config, hydra, output_dir, outcome, end)
@@ -97,7 +98,7 @@ class SweepJob:
     def _run(self, config: DictConfig, hydra: DictConfig, output_dir: Path, outcome: Outcome, end: JobEnd) -> None:
         if not output_dir.absolute().resolve().is_relative_to(self.directory.absolute().resolve()):
             raise UserError(f"hydra.sweep.subdir: {output_dir} is not below the sweep's directory")
-        if self._stands(config, hydra, output_dir, outcome.name):
+        if self._stands(config, hydra, output_dir, outcome):
             print(f"job {outcome.number} ended in an earlier sweep", file=sys.stderr)
         else:
             set_aside_metrics(output_dir)
@@ -108,8 +109,8 @@ class SweepJob:
         if outcome.status == EXIT_OK and self.metrics:
             outcome.metric = values_of(output_dir, self.metrics)
 
-    def _stands(self, config: DictConfig, hydra: DictConfig, output_dir: Path, name: str) -> bool:
-        if self.finished.get(name) != output_dir.name:
+    def _stands(self, config: DictConfig, hydra: DictConfig, output_dir: Path, outcome: Outcome) -> bool:
+        if self.finished.get(outcome.name) != (output_dir.name, outcome.prompt_file_sha256):
             return False
         settled = copy.deepcopy(config)
         settle(settled, hydra)

@@ -11,7 +11,7 @@ from spec_sdk.errors import ConstraintLimit, RequestError, cause_of
 
 
 class Roster:
-    """``waiting`` for one of the ``free`` slots, and ``active``, which have one. ``progress``: what became of each in
+    """``waiting`` for one of the ``slots``, and ``active``, which have one. ``progress``: what became of each in
     the step that runs. ``told``: events that are to be emitted.
 
     ``finish`` is called of those that leave their slot.
@@ -20,10 +20,27 @@ class Roster:
     def __init__(self, slots: int, finish: Callable[[Active], None]) -> None:
         self.waiting: deque[Active] = deque()
         self.active: list[Active] = []
-        self.free = list(range(slots))
         self.progress: list[Progress] = []
         self.events = EventQueue()
+        self._slots = slots
+        self._left: list[int] = []
+        # how many were ever given out: a server may have room for far more requests than ever come at once
+        self._used = 0
         self._finish = finish
+
+    @property
+    def free(self) -> list[int]:
+        """Slots that a request may have: those that were left, and the first that nobody had yet."""
+        return self._left if self._used == self._slots else [*self._left, self._used]
+
+    def admit(self, active: Active, slot: int) -> None:
+        """Give a request one of the ``free`` slots."""
+        if slot == self._used:
+            self._used += 1
+        else:
+            self._left.remove(slot)
+        active.state.slot = slot
+        self.active.append(active)
 
     def __len__(self) -> int:
         """How many requests have not ended."""
@@ -56,7 +73,7 @@ class Roster:
             self.waiting.remove(active)
             return None
         self.active.remove(active)
-        self.free.append(active.slot)
+        self._left.append(active.slot)
         try:
             self._finish(active)
         except Exception as fault:

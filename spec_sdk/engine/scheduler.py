@@ -168,9 +168,7 @@ class Scheduler:
             # what a cache has of a prompt gives no logits
             reusable = prompt if state.prompt_logprobs is None else []
             shared = {slot: self._shared(slot, reusable, given) for slot in self._roster.free}
-            state.slot = max(self._roster.free, key=lambda slot: (shared[slot], -slot))
-            self._roster.free.remove(state.slot)
-            self._roster.active.append(active)
+            self._roster.admit(active, max(shared, key=lambda slot: (shared[slot], -slot)))
             with self._roster.ending([active]):
                 began = self._clock.mark() if given is not None else None
                 kept = self.target.open(state.slot, prompt, shared[state.slot] > 0, given)

@@ -59,6 +59,15 @@ class ChosenWeights:
         return self._source.tensor(name)
 
     def part(self, name: str, axis: int, first: int, end: int) -> torch.Tensor:
+        """Some rows (``axis`` 0) or columns. Columns that are not whole groups are those of the matrix in its bits,
+        expanded: whoever has all of it multiplies with the same numbers.
+        """
+        if axis and (first % GROUP or end % GROUP):
+            begin, last = first - first % GROUP, -(-end // GROUP) * GROUP
+            if last <= self._table.shape(self._table.entry(name).row.role)[1]:
+                around = self.quantized_part(name, axis, begin, last)
+                if around is not None:
+                    return around.dequantized(torch.float32)[:, first - begin : end - begin]
         return self._source.part(name, axis, first, end)
 
     def quantized(self, name: str) -> QuantizedMatrix | None:

@@ -41,6 +41,12 @@ class InMemoryModel(ModelSource):
     ) -> None:
         self.name = name
         self.reference = f"memory:{next(_numbers)}"
+        for given, what in ((state_dict, "state_dict"), (config, "config")):
+            if not isinstance(given, Mapping):
+                raise UserError(f"model {name!r}, {what}: a {type(given).__name__} is no mapping of names")
+        for key, tensor in state_dict.items():
+            if not isinstance(tensor, torch.Tensor):
+                raise UserError(f"model {name!r}, state_dict: {key!r} is a {type(tensor).__name__} and no tensor")
         self._settings = dict(config)
         config_read = read_config(self._settings, f"model {name!r}, config")
         found = {key: tuple(tensor.shape) for key, tensor in state_dict.items()}

@@ -75,11 +75,6 @@ def _joined(
     return torch.stack(found) if of_experts else found[0]
 
 
-def _is_cut(packing: Packing) -> bool:
-    """Whether rows of a part are rows of the whole."""
-    return not (packing.transposed or packing.interleaved)
-
-
 class WeightStore:
     """The tensors of a checkpoint by the names that ``table`` has for them, each under its own or within another.
 
@@ -116,7 +111,7 @@ class WeightStore:
         Raises KeyError for an unknown name, UserError for a file that was torn since it was opened.
         """
         within = self._packed.get(name)
-        if within is not None and not _is_cut(within.packing):
+        if within is not None and not self._is_cut(name, within):
             return self.tensor(name).narrow(axis, first, end - first).clone()
         rows, columns = self._rows_and_columns(name, axis, first, end)
         around = _around(rows)
@@ -141,6 +136,11 @@ class WeightStore:
         """The name of the tensor that has it."""
         within = self._packed.get(name)
         return name if within is None else within.name
+
+    def _is_cut(self, name: str, within: Within) -> bool:
+        """Whether rows of a part are rows of the whole: an expert's biases are columns of theirs."""
+        biases = self._table.entry(name).row.per_expert and len(within.shape) == 2
+        return not (within.packing.transposed or within.packing.interleaved or biases)
 
     def _rows_and_columns(self, name: str, axis: int, first: int, end: int) -> tuple[Rows, range | None]:
         """Where a part lies in the matrix that is stored, all dims but the last together its rows."""

@@ -72,6 +72,8 @@ class Session:
         """Whether it may be fed tokens that the model has no embedding of: it is fed its last one instead."""
         self.cache = executor.new_cache()
         self._tokens: dict[int, list[int]] = {}
+        # how many of a slot's first tokens came in plain passes
+        self._plain_length: dict[int, int] = {}
         # the encoder's input that a slot's cross-attention sees
         self._encoded: dict[int, torch.Tensor] = {}
         # what the rows after the prefix hold, until some of them are committed
@@ -143,10 +145,16 @@ class Session:
         return kept
 
     def shared(self, slot: int, tokens: Sequence[int], encoder_input: EncoderInput | None = None) -> int:
-        """How many of the first of ``tokens`` the slot's cache holds, computed beside the same encoder input."""
+        """How many of the first of ``tokens`` the slot's cache holds as a prefill makes them, computed beside the same
+        encoder input.
+        """
         if self.encoder is not None and not self._has_encoded(slot, encoder_input):
             return 0
-        return self.cache.keeps(slot, common_prefix(self._tokens.get(slot, []), tokens))
+        shared = common_prefix(self._tokens.get(slot, []), tokens)
+        if self.runner.guarantee != "exact":
+            # behind them is what its last request made of it: an answer must not depend on that
+            shared = min(shared, self._plain_length.get(slot, 0))
+        return self.cache.keeps(slot, shared)
 
     def _has_encoded(self, slot: int, encoder_input: EncoderInput | None) -> bool:
         return encoder_input is not None and encoder_input.same_as(self._encoded.get(slot))
@@ -162,6 +170,7 @@ class Session:
             raise ValueError(f"cannot roll back to {length} tokens: {self.length(slot)} are committed")
         length = self.cache.roll_back(slot, length)
         del self._tokens.setdefault(slot, [])[length:]
+        self._plain_length[slot] = min(self._plain_length.get(slot, 0), length)
         self.runner.truncate(slot, length)
         self._ahead.discard(slot)
         return length
@@ -432,7 +441,9 @@ class Session:
     def _keep(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Commit all rows of plain passes, of which a runner's state knows nothing."""
         self._fed.update(zip(slots, tokens, strict=True))
+        plain = [slot for slot in slots if self._plain_length.get(slot, 0) == self.length(slot)]
         self._commit(slots, [range(len(new)) for new in tokens])
+        self._plain_length.update((slot, self.length(slot)) for slot in plain)
 
     def _plan(self, runner: BlockRunner, taps: tuple[int, ...] = (), logits: LogitRows = "all") -> PassPlan:
         return PassPlan(runner, taps, logits if self._looks_at_logits else "none")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import filterfalse
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 from tokenizers import Tokenizer as FastTokenizer
 
@@ -17,6 +19,7 @@ from spec_sdk.model.config_fields import Fields, read_json_object
 from spec_sdk.model.lfs_pointer import check_pointer
 from spec_sdk.model.token_bytes import bytes_per_token, raw_bytes
 from spec_sdk.model.tokenizer_stream import REPLACEMENT, TokenStream
+from spec_sdk.prompt_lines import check_unicode
 
 TOKENIZER_NAME = "tokenizer.json"
 WORD_BEGIN = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -82,13 +85,18 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of ``text``, with the tokens the model wants around it (such as BOS) unless switched off.
 
-        Raises UserError for text with a token that the model has no embedding for.
+        Raises UserError for what is no text, and for text with a token that the model has no embedding for.
         """
-        if len(text) <= SHORT:
-            ids = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
-        else:
-            [encoded] = self._fast.encode_batch([text], add_special_tokens=add_special_tokens)
-            ids = encoded.ids
+        try:
+            if len(text) <= SHORT:
+                ids = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+            else:
+                [encoded] = self._fast.encode_batch([text], add_special_tokens=add_special_tokens)
+                ids = encoded.ids
+        except TypeError as error:
+            if isinstance(text, str):
+                check_unicode(text, "text")
+            raise UserError(f"text: {text!r} is no text") from error
         if add_special_tokens:
             ids = self._with_bos(ids)
         largest = max(ids, default=0)
@@ -101,15 +109,25 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, kept: Set[int] = frozenset()) -> str:
         """Text of ``ids``. Ids without a token (padding rows of the model) decode to nothing. ``kept``: special tokens
-        that are not skipped where others are.
+        that are not skipped where others are. Raises UserError for what is no id at all.
         """
-        if skip_special_tokens and kept:
-            ids, skip_special_tokens = [one for one in ids if one in kept or one not in self._special_ids], False
-        return self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        try:
+            given = list(ids)
+        except TypeError as error:
+            raise UserError(f"tokens: {ids!r} is no list of token ids") from error
+        try:
+            if skip_special_tokens and kept:
+                given = [one for one in given if one in kept or one not in self._special_ids]
+                skip_special_tokens = False
+            return self._fast.decode(given, skip_special_tokens=skip_special_tokens)
+        except (TypeError, OverflowError) as error:
+            raise UserError(f"tokens: {next(filterfalse(_is_id, given))!r} is no token id") from error
 
     def piece(self, token: int) -> str:
-        """The text of one token as it stands in the middle of a text; U+FFFD for bytes that are no whole character."""
-        text = self._fast.decode([token], skip_special_tokens=False)
+        """The text of one token as it stands in the middle of a text; U+FFFD for bytes that are no whole character.
+        Raises UserError as :meth:`decode`.
+        """
+        text = self.decode([token], skip_special_tokens=False)
         # SentencePiece's decoders drop the space before the first word of a text
         begins_word = (self._fast.id_to_token(token) or "").startswith(WORD_BEGIN)
         return f" {text}" if begins_word and not text.startswith(" ") else text
@@ -187,6 +205,14 @@ def _load(path: Path) -> FastTokenizer:
     fast.no_truncation()
     fast.no_padding()
     return fast
+
+
+def _is_id(one: object) -> bool:
+    """Whether this could be an id of some tokenizer: the library's are 32 bits wide."""
+    try:
+        return 0 <= operator.index(cast(SupportsIndex, one)) < 2**32
+    except TypeError:
+        return False
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

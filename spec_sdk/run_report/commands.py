@@ -13,8 +13,8 @@ from spec_sdk.config.overrides import as_text, parse, quote_texts
 from spec_sdk.errors import UserError
 
 PROGRAM = ("python", "-m", "spec_sdk")
-ELSEWHERE = ("output_dir", "pipeline")
-"""Where it wrote is not what it did; the pipeline stands first."""
+ELSEWHERE = ("output_dir", "pipeline", "sweep")
+"""Where it wrote, and of which sweep it was a job, is not what it did; the pipeline stands first."""
 
 
 def command_of(pipeline: str, config: Mapping[str, Any]) -> str:

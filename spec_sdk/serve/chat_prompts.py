@@ -25,7 +25,7 @@ from spec_sdk.serve.reading.call_formats import CallFormat
 from spec_sdk.serve.reading.thoughts import Begin, begin_behind
 from spec_sdk.serve.structured import asked_as, constraint_of, outputs_of
 from spec_sdk.serve.template_variables import variables_of
-from spec_sdk.serve.tools import Tool, for_template, forced_call, is_forced, schemas_of
+from spec_sdk.serve.tools import Tool, chosen, for_template, forced_call, is_forced, schemas_of
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ def chat_prompt_of(body: ChatBody, engine: Engine, reasoning: bool) -> ChatPromp
     tokenizer = engine.tokenizer
     if not tokenizer.has_chat_template:
         raise Refusal(400, "messages: this model has no chat template; use /v1/completions", "messages")
-    if is_forced(body.tool_choice) and not body.tools:
+    tools, choice = chosen(body.tools or [], body.tool_choice)
+    if is_forced(choice) and not tools:
         raise Refusal(400, "tool_choice: it needs tools", "tool_choice")
     structured = constraint_of(body.response_format, outputs_of(body, body.structured_outputs)) is not None
-    tools = body.tools if body.tools and body.tool_choice != "none" else []
     if tools and structured:
         name = asked_as(body, body.response_format)
         raise Refusal(400, f"{name}: tools are given too; give one of the two, or tool_choice='none'", name)
@@ -56,8 +56,8 @@ def chat_prompt_of(body: ChatBody, engine: Engine, reasoning: bool) -> ChatPromp
     channels = has_channels(tokenizer)
     written = _calls_of(tokenizer, channels) if tools else None
     forced = None
-    if tools and body.tool_choice is not None and is_forced(body.tool_choice):
-        written, forced = forced_call(body.tool_choice, schemas, written)
+    if choice is not None and is_forced(choice):
+        written, forced = forced_call(choice, schemas, written)
     constrained = forced is not None or structured
     rendered = _rendered(body, tools, tokenizer, constrained)
     check_unicode(rendered, "prompt")

@@ -18,16 +18,21 @@ ID_LENGTH = 9
 
 
 def message_of(pieces: Iterable[Piece]) -> tuple[dict[str, Any], int]:
-    """An answer's message, and how many calls it has. Without calls ``content`` is a text, if an empty one."""
+    """An answer's message, and how many whole calls it has. Without calls ``content`` is a text, if an empty one."""
     joined = list(pieces)
     content = _text(joined, Content)
-    calls = [_call(one) for one in joined if isinstance(one, Call)]
+    calls = [one for one in joined if isinstance(one, Call)]
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
     if thoughts := _text(joined, Thought):
         message["reasoning_content"] = thoughts
     if calls:
-        message["tool_calls"] = calls
-    return message, len(calls)
+        message["tool_calls"] = [_call(one) for one in calls]
+    return message, whole_of(calls)
+
+
+def whole_of(pieces: Iterable[Piece]) -> int:
+    """How many calls were not cut off."""
+    return sum(isinstance(piece, Call) and piece.whole for piece in pieces)
 
 
 def deltas_of(pieces: Sequence[Piece], calls: int) -> list[dict[str, Any]]:
@@ -45,7 +50,7 @@ def deltas_of(pieces: Sequence[Piece], calls: int) -> list[dict[str, Any]]:
 
 
 def reason_of(reason: str, calls: int) -> str:
-    """How an answer ended, as clients are told."""
+    """How an answer with so many whole calls ended, as clients are told."""
     return "tool_calls" if calls and reason == "stop" else reason
 
 

@@ -15,7 +15,7 @@ from spec_sdk.metrics import ratio
 from spec_sdk.model.tokenizer import Tokenizer
 from spec_sdk.model.tokenizer_stream import TokenStream
 from spec_sdk.serve.echo import Echo
-from spec_sdk.serve.messages import deltas_of, message_of, reason_of, thought_tokens
+from spec_sdk.serve.messages import deltas_of, message_of, reason_of, thought_tokens, whole_of
 from spec_sdk.serve.reading.answer_format import AnswerFormat
 from spec_sdk.serve.reading.pieces import Call, ContentReader, Reader
 from spec_sdk.serve.speculation import told as told_of_steps
@@ -27,12 +27,13 @@ LEAST = -9999.0
 @dataclass
 class Told:
     """How far the chunks of one answer are. ``text``: what its tokens come to, ``offset`` characters so far.
-    ``reader``: what reads its text; ``calls``: how many of tools it had.
+    ``reader``: what reads its text; ``calls``: how many of tools it had, and ``whole`` how many of these to their end.
     """
 
     text: TokenStream
     reader: Reader = field(default_factory=ContentReader)
     calls: int = 0
+    whole: int = 0
     offset: int = 0
     begun: bool = False
 
@@ -195,13 +196,14 @@ class ChatReplies(Replies):
         if not deltas and (part.finish_reason or part.steps or self.logprobs):
             deltas.append({})
         told.calls += sum(isinstance(piece, Call) for piece in pieces)
+        told.whole += whole_of(pieces)
         choices: list[dict[str, Any]] = [
             {"index": index, "delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas
         ]
         if choices:
             choices[0]["logprobs"] = self._logprobs(part.logprobs)
         if part.finish_reason is not None:
-            choices[-1]["finish_reason"] = reason_of(part.finish_reason, told.calls)
+            choices[-1]["finish_reason"] = reason_of(part.finish_reason, told.whole)
         return choices
 
     def _usage(self, answers: Sequence[Answer], prompt_tokens: int) -> dict[str, Any]:

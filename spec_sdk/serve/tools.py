@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from spec_sdk.errors import did_you_mean
 from spec_sdk.serve.faults import Refusal
-from spec_sdk.serve.reading.call_formats import BareJson, CallFormat
+from spec_sdk.serve.reading.call_formats import CallFormat
+from spec_sdk.serve.reading.forced_call import ForcedCall
 from spec_sdk.serve.structured import Strict
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -37,13 +38,26 @@ class FunctionName(Strict):
 
 
 class NamedTool(Strict):
-    """The function that must be called."""
+    """A function that there is."""
 
     type: Literal["function"]
     function: FunctionName
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class AllowedTools(Strict):
+    """Of the tools only these may be called (``auto``), or one of them must be (``required``)."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=1024)]
+
+
+class SomeTools(Strict):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+Choice = Literal["none", "auto", "required"] | NamedTool
+ToolChoice = Choice | SomeTools
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -72,13 +86,22 @@ def schemas_of(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
     return schemas
 
 
-def is_forced(choice: ToolChoice | None) -> bool:
+def chosen(tools: Sequence[Tool], choice: ToolChoice | None) -> tuple[list[Tool], Choice | None]:
+    """The tools that may be called, and whether one must be. Raises Refusal for a choice of what there is not."""
+    if isinstance(choice, SomeTools):
+        known = {tool.function.name for tool in tools}
+        allowed = {_known(one, known) for one in choice.allowed_tools.tools} if tools else set()
+        return [tool for tool in tools if tool.function.name in allowed], choice.allowed_tools.mode
+    return [] if choice == "none" else list(tools), choice
+
+
+def is_forced(choice: Choice | None) -> bool:
     """Whether a function must be called."""
     return choice == "required" or isinstance(choice, NamedTool)
 
 
 def forced_call(
-    choice: ToolChoice, schemas: Mapping[str, Mapping[str, Any]], written: CallFormat | None
+    choice: Choice, schemas: Mapping[str, Mapping[str, Any]], written: CallFormat | None
 ) -> tuple[CallFormat, Mapping[str, Any]]:
     """How an answer is written that must be a call, as ``tool_choice`` wants it, and the constraint that makes it one:
     a JSON object as the model writes them, without the marks around it.
@@ -91,10 +114,7 @@ def forced_call(
         raise Refusal(400, message, "tool_choice", "unsupported_parameter")
     names = list(schemas)
     if isinstance(choice, NamedTool):
-        names = [choice.function.name]
-        if names[0] not in schemas:
-            known = did_you_mean(names[0], schemas)
-            raise Refusal(400, f"tool_choice: no tool is called {names[0][:100]!r}{known}", "tool_choice")
+        names = [_known(choice, schemas)]
     calls = [_call(name, schemas[name], written.arguments) for name in names]
     definitions: dict[str, Any] = {}
     for name in names:
@@ -102,7 +122,14 @@ def forced_call(
             _merge(definitions, key, schemas[name].get(key), name)
     schema = {**definitions, **(calls[0] if len(calls) == 1 else {"anyOf": calls})}
     constraint = {"name": "json_schema", "text": json.dumps(schema), "whitespace": "single"}
-    return BareJson(written.arguments), constraint
+    return ForcedCall(written.arguments), constraint
+
+
+def _known(tool: NamedTool, names: Collection[str]) -> str:
+    name = tool.function.name
+    if name not in names:
+        raise Refusal(400, f"tool_choice: no tool is called {name[:100]!r}{did_you_mean(name, names)}", "tool_choice")
+    return name
 
 
 def _call(name: str, schema: Mapping[str, Any], arguments: str) -> dict[str, Any]:

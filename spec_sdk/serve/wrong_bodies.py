@@ -14,7 +14,8 @@ from spec_sdk.serve.faults import Refusal
 SEVERAL = {
     "prompt": "a text, token ids, or a list of up to 128 of one of the two",
     "stop": "a text, or a list of up to 16, none of them empty",
-    "tool_choice": "none, auto, required, or a function like {'type': 'function', 'function': {'name': …}}",
+    "tool_choice": "none, auto, required, a function like {'type': 'function', 'function': {'name': …}}, or some like "
+    "{'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': […]}}",
     "content": "a text, or a list of one part or more like {'type': 'text', 'text': …}",
     "schema": "a JSON Schema: an object, true or false",
     "json": "a JSON Schema: an object, true or false, or the text of one",

@@ -9,7 +9,7 @@ from pathlib import Path
 from spec_sdk.errors import UserError, did_you_mean
 from spec_sdk.files import expanded
 from spec_sdk.json_lines import JsonObject, Lines
-from spec_sdk.prompt_lines import check_unicode
+from spec_sdk.prompt_lines import check_unicode, has_json_lines
 from spec_sdk.speech.sound import check_sound
 
 KEYS = ("audio", "reference", "language", "id")
@@ -29,14 +29,14 @@ class Recording:
 
 
 def read_recordings(names: Sequence[str], limit: int | None = None) -> list[Recording]:
-    """Sound files, and those that the lines of ``.jsonl`` files name: ``{"audio": …, "reference": …}``.
+    """Sound files, and those that the lines of ``.jsonl`` (``.ndjson``) files name: ``{"audio": …, "reference": …}``.
 
     A line's path is relative to its file; ``reference``, ``language`` and ``id`` may be left out. Every file is opened.
     Raises UserError for the first thing that is wrong, with file and line.
     """
     found: list[Recording] = []
     for name in names:
-        if Path(name).suffix.lower() == ".jsonl":
+        if has_json_lines(name):
             found += _listed(name)
         else:
             found.append(Recording(name, name))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_sdk import Engine, Request, SamplingParams, UserError
+from spec_sdk import Engine, InMemoryModel, Request, SamplingParams, UserError
 from spec_sdk.app import main
 from tests.support.text_checkpoints import write_text_checkpoint
 
@@ -162,10 +162,49 @@ def test_what_is_no_prompt_costs_the_others_nothing(engine: Engine, place: int) 
 def test_requests_and_engines_check_names_and_numbers(checkpoint: Path) -> None:
     with pytest.raises(UserError, match="max_tokens: unknown option, did you mean 'max_new_tokens'"):
         Request("a", max_tokens=3)  # type: ignore[call-arg]
-    with pytest.raises(UserError, match="max_num_seqs: 0 must be 1 or more"):
-        Engine.from_pipeline("vanilla", target=checkpoint, max_num_seqs=0)
+    for wrong in (0, True, 1.5, "2", None):
+        with pytest.raises(UserError, match=f"max_num_seqs: {wrong!r} must be 1 or more"):
+            Engine.from_pipeline("vanilla", target=checkpoint, max_num_seqs=wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="max_num_seqs: 0 must be 1 or more"):
         Engine.from_pipeline("vanilla", target=checkpoint).with_pipeline("suffix", max_num_seqs=0)
+
+
+NUMBER = torch.tensor(5)
+
+
+@pytest.mark.parametrize("given", [None, 5, NUMBER])
+def test_what_is_no_list(engine: Engine, checkpoint: Path, given: Any) -> None:
+    """A tensor without dimensions says that it can be gone through, and cannot."""
+    for ask in (engine.generate, lambda prompt: list(engine.answers(prompt)), engine.add, engine.check):
+        with pytest.raises(UserError, match="^prompt: .* is no text, chat or list of token ids"):
+            ask(given)
+    for option in ("stop_token_ids", "kept_special_tokens"):
+        with pytest.raises(UserError, match=f"^{option}: .* is no list of token ids"):
+            engine.generate("a", **{option: given})
+    with pytest.raises(UserError, match="^overrides: .* is no list of texts"):
+        Engine.from_pipeline("vanilla", target=checkpoint, overrides=given)
+    with pytest.raises(UserError, match="^overrides: .* is no text such as"):
+        engine.with_pipeline("vanilla", overrides=[given])
+
+
+@pytest.mark.parametrize("given", [None, "1", [1]])
+def test_only_numbers_of_requests_are_cancelled(engine: Engine, given: Any) -> None:
+    with pytest.raises(UserError, match="^request: .* is no number that add returned"):
+        engine.cancel(given)
+    engine.cancel(10**9)
+
+
+def test_what_is_no_directory_or_mapping(checkpoint: Path) -> None:
+    wrong: Any = 5
+    with pytest.raises(UserError, match="^config_dir: 5 is no directory"):
+        Engine.from_pipeline("vanilla", target=checkpoint, config_dir=wrong)
+    for told, tensors, config in (
+        ("state_dict: a int is no mapping", wrong, {}),
+        ("config: a int is no mapping", {}, wrong),
+        ("state_dict: 'a' is a int and no tensor", {"a": wrong}, {"model_type": "llama"}),
+    ):
+        with pytest.raises(UserError, match=f"^model 'in memory', {told}"):
+            InMemoryModel(tensors, config, None)
 
 
 @pytest.mark.parametrize("given", ["target", "draft"])

@@ -93,6 +93,11 @@ def test_parts_of_experts(both: tuple[Checkpoint, Checkpoint]) -> None:
         assert torch.equal(few.part(name, axis, first, end), expected)
         assert torch.equal(dense.part(name, axis, first, end), expected)
         assert matrix.levels == FLOAT4
+    for role, first, end in (("gate", 3, 17), ("up", 31, 32), ("down", 5, 64)):
+        # the last expert's: what lies behind them is not there
+        bias = f"model.layers.1.mlp.experts.5.{role}_proj.bias"
+        for checkpoint in both:
+            assert torch.equal(checkpoint.part(bias, 0, first, end), dense.tensor(bias)[first:end])
 
 
 @pytest.mark.parametrize("native", [False, True])

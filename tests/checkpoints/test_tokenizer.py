@@ -6,8 +6,9 @@ import json
 import threading
 import time
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -212,6 +213,30 @@ def test_special_tokens_that_are_kept(both: dict[str, Tokenizer]) -> None:
         stream = tokenizer.stream({kept})
         assert "".join(stream.push([one]) for one in ids) + stream.flush() == text
         assert not tokenizer.special_ids(["the", "no token at all"])
+
+
+@pytest.mark.parametrize("no_id", [-1, 2**32, "a", 1.5, None])
+def test_what_is_no_token_is_refused(both: dict[str, Tokenizer], no_id: Any) -> None:
+    tokenizer = both["bytes"]
+    refused: list[Callable[[], object]] = [
+        lambda: tokenizer.decode([5, no_id]),
+        lambda: tokenizer.decode(iter([no_id])),
+        lambda: tokenizer.decode([no_id], kept={5}),
+        lambda: tokenizer.stream().push([no_id]),
+        lambda: tokenizer.piece(no_id),
+        lambda: tokenizer.bytes_of(no_id),
+    ]
+    for act in refused:
+        with pytest.raises(UserError, match=f"^tokens: {no_id!r} is no token id$"):
+            act()
+    with pytest.raises(UserError, match="^tokens: 5 is no list of token ids$"):
+        tokenizer.decode(cast(Any, 5))
+
+
+@pytest.mark.parametrize("text", [5, None, b"a", ["a"], "\ud800", "a" * 5000 + "\ud800"])
+def test_what_is_no_text_is_refused(both: dict[str, Tokenizer], text: Any) -> None:
+    with pytest.raises(UserError, match="^text: .*(is no text|no valid Unicode text)"):
+        both["bytes"].encode(text)
 
 
 def test_without_a_template(tmp_path: Path) -> None:

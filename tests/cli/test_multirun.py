@@ -245,6 +245,16 @@ def test_a_sweep_that_is_resumed_runs_the_jobs_that_did_not_end_well(
     assert cli(*sweep, "prompt=b").status == 0 and ran == names * 2
 
 
+def test_jobs_whose_prompts_have_changed_run_when_a_sweep_is_resumed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a file of the same name holds now is another job."""
+    Path("b.jsonl").write_text('{"prompt": "one"}\n')
+    sweep = ("-m", "prompt_file=spec_bench_sample,b.jsonl", "prompt_limit=1", "output_dir=out")
+    assert cli(*sweep).status == 0
+    ran = interrupted_at("", monkeypatch)
+    Path("b.jsonl").write_text('{"prompt": "two"}\n')
+    assert cli(*sweep, "sweep.resume=true").status == 0 and ran == ["1-prompt_file=b.jsonl"]
+
+
 def test_a_sweep_that_is_resumed_and_interrupted_again_loses_nobody(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = ("-m", "max_new_tokens=3,4,5", "prompt=a", "output_dir=out")
     assert cli(*sweep).status == 0

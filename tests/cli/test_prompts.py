@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from spec_sdk import standard_input
+from spec_sdk.bench.conversations import read_conversations
 from spec_sdk.errors import UserError
 from spec_sdk.prompts import DEFAULT_PROMPT, SHIPPED, read_prompt_file, read_prompt_texts, read_prompts
 
@@ -54,10 +55,12 @@ def test_a_text_file_is_one_prompt(tmp_path: Path) -> None:
     assert read(prompt_file="p.txt") == ["two\nlines"]
 
 
-def test_json_lines_have_prompts_or_turns(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text('{"prompt": "one"}\n\n{"turns": ["two", "more"], "question_id": 3}\n')
-    assert read(prompt_file="p.jsonl") == ["one", "two"]
-    assert read(prompt_file="p.jsonl", prompt_limit=1) == ["one"]
+@pytest.mark.parametrize("name", ["p.jsonl", "p.ndjson", "P.NDJSON"])
+def test_json_lines_have_prompts_or_turns(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('{"prompt": "one"}\n\n{"turns": ["two", "more"], "question_id": 3}\n')
+    assert read(prompt_file=name) == ["one", "two"]
+    assert read(prompt_file=name, prompt_limit=1) == ["one"]
+    assert [each.turns for each in read_conversations(name).conversations] == [("one",), ("two", "more")]
 
 
 def test_prompts_that_come_along_are_found_by_name_from_anywhere(tmp_path: Path) -> None:

@@ -310,6 +310,7 @@ def test_the_directory_of_one_run_is_honoured(cli: Cli) -> None:
         (["hydra.run.dir=x", "output_dir=y"], "hydra.run.dir: output_dir is given too; give one of the two"),
         (["hydra.sweep.dir=x"], "hydra.sweep.dir: only a sweep has it; add --multirun"),
         (["hydra/launcher=basic"], "hydra/launcher: only a sweep has it; add --multirun"),
+        (["sweep.metric=tokens_per_second"], "sweep.metric: only a sweep has it; add --multirun"),
         (["hydra.sweeper.max_batch_size=2"], "hydra.sweeper.max_batch_size: only a sweep has it; add --multirun"),
     ],
 )

@@ -350,8 +350,8 @@ def test_texts_of_every_kind_of_file(tmp_path: Path) -> None:
     assert texts_of(tmp_path / "a.txt") == ["one\ntwo\n"]
     chat = [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "so"}]
     lines = [{"text": "first"}, {"text": ""}, {"messages": [*chat, *chat]}]
-    (tmp_path / "b.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
-    assert texts_of(tmp_path / "b.jsonl") == ["first", "so\n\nso"]
+    (tmp_path / "b.ndjson").write_text("\n\n".join(map(json.dumps, lines)))
+    assert texts_of(tmp_path / "b.ndjson") == ["first", "so\n\nso"]
     (tmp_path / "metrics.json").write_text(json.dumps({"prompts": [{"text": "answer"}, {"text": ""}]}))
     assert texts_of(tmp_path / "metrics.json") == ["answer"]
 

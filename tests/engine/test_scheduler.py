@@ -347,6 +347,14 @@ def test_a_cancelled_request_leaves_and_its_slot_is_used_again(expected: dict[in
     assert tokens(events[0]) == expected[0][: len(tokens(events[0]))] and tokens(events[2]) == expected[2]
 
 
+def test_slots_that_nobody_has_yet_cost_nothing(expected: dict[int, list[int]]) -> None:
+    engine = engine_of(slots=10**12)
+    for _ in range(2):
+        events, errors = serve(engine)
+        assert not errors and {number: tokens(own) for number, own in events.items()} == expected
+    assert sorted(engine.scheduler._roster.free) == list(range(len(PROMPTS) + 1))
+
+
 def test_what_a_slot_had_of_a_prompt_is_told() -> None:
     """As in the next turn of a chat; of a prompt that has nothing in common nothing is said."""
     first = list(range(5, 25))

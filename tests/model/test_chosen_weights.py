@@ -178,11 +178,12 @@ def test_shards_have_the_weights_of_the_whole(size: int, tmp_path: Path) -> None
             continue
         ranks = [ranks_at(rank, size) for rank in range(size)]
         parts = [ShardedSource(source, rank, rank).quantized(name) for rank in ranks]
-        if name.endswith("down_proj.weight") and size == 2:
-            assert parts == [None, None]
-            continue
         axis = 1 if "o_proj" in name or "down_proj" in name else 0
         weights = [part.dequantized(torch.float32) for part in parts if part is not None]
+        if name.endswith("down_proj.weight") and size == 2:
+            assert parts == [None, None]
+            # the same numbers, though none of the parts is in few bits
+            weights = [ShardedSource(source, rank, rank).tensor(name) for rank in ranks]
         expected = source.quantized(name)
         assert expected is not None
         joined = torch.cat(weights, axis)[: expected.outputs]

@@ -137,3 +137,20 @@ def test_nothing_of_a_predictor_is_left(predictor: Any) -> None:
     assert prefilled(used, text, 0) == len(text)
     assert reports(used, 0, [40, 42, 44]) == expected
     assert begun + reports(used, 1, [62, 64]) == reports(fresh, 1, [60, 62, 64])
+
+
+def test_what_was_only_guessed_is_not_shared(fed: list[list[int]]) -> None:
+    """Behind a prompt lie K and V of states whose attention was predicted: another request must not begin with them."""
+    runner = AttentionSpeculativeRunner(lambda: H2O(H2OConfig(3)), L2Threshold(L2ThresholdConfig(0.9)))
+    used, text = Session(tiny_executor(), runner), TEXT * 3
+    answer(used, text, [40, 41])
+    assert used.shared(0, [*text, 40, 41, 50]) == len(text)
+    fed.clear()
+    prefilled(used, [*text, 40, 41, 50])
+    assert fed == [[40, 41, 50]]
+    assert used.shared(0, [*text, 40, 41, 50, 60]) == len(text) + 3, "those are plain"
+    used.truncate(0, 4)
+    used.score([0], [TokenTree.root_only(70)])
+    used.commit([0], [[0]])
+    used.feed([0], [[71, 72]])
+    assert used.shared(0, [*text[:4], 70, 71, 72]) == 4

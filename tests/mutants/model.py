@@ -177,6 +177,20 @@ MODEL = (
         (OF_SESSION,),
     ),
     Mutant(
+        "session: a request begins with what another's predicted attention has made",
+        SESSION,
+        'if self.runner.guarantee != "exact":',
+        "if False:",
+        (f"{OF_SLOTS}::test_what_was_only_guessed_is_not_shared",),
+    ),
+    Mutant(
+        "session: what is fed behind a guess passes for plain",
+        SESSION,
+        "if self._plain_length.get(slot, 0) == self.length(slot)]",
+        "]",
+        (f"{OF_SLOTS}::test_what_was_only_guessed_is_not_shared",),
+    ),
+    Mutant(
         "session: the runner does not hear what is kept",
         SESSION,
         "self.runner.commit(slot, path)",

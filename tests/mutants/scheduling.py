@@ -366,8 +366,8 @@ SCHEDULING = (
     Mutant(
         "admission: the slot that holds least of the prompt",
         SCHEDULER,
-        "max(self._roster.free,",
-        "min(self._roster.free,",
+        "max(shared, key=lambda slot: (shared[slot], -slot))",
+        "min(shared, key=lambda slot: (shared[slot], -slot))",
         (f"{OF_SCHEDULER}::test_a_request_gets_the_slot_that_holds_most_of_its_prompt",),
     ),
     Mutant(

@@ -37,8 +37,8 @@ SPEECH = (
     Mutant(
         "session: a kept prefix is used beside any sound",
         "spec_sdk/model/session.py",
-        "            return 0\n        return self.cache.keeps",
-        "            pass\n        return self.cache.keeps",
+        "            return 0\n        shared = common_prefix",
+        "            pass\n        shared = common_prefix",
         (f"{MODEL}::test_a_kept_prefix_is_used_beside_the_same_sound_only",),
     ),
     Mutant(

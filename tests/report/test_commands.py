@@ -34,6 +34,12 @@ def test_it_composes_to_the_same(overrides: list[str]) -> None:
     }
 
 
+def test_what_is_of_a_sweep_is_left_out() -> None:
+    """A single run is refused that names a sweep's options."""
+    job = settings_for(["pipeline=suffix", "sweep.metric=tokens_per_second", "sweep.resume=true", "max_new_tokens=7"])
+    assert command_of("suffix", job.resolved) == "python -m spec_sdk pipeline=suffix max_new_tokens=7"
+
+
 def test_a_pipeline_of_a_user_s_own_yaml_is_told_by_its_options() -> None:
     """So that the command runs where the directory is not at hand."""
     mine = settings_for(["pipeline=sd_chain", "drafter=prompt_lookup", "policy=fixed", "policy.depth=2", "prompt=Hi"])

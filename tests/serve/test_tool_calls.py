@@ -194,7 +194,41 @@ def test_definitions_of_a_forced_call(scripted: Begin) -> None:
     assert "only '#/$defs/…'" in server.refused(tools=[own], tool_choice="required")["message"]
 
 
+def test_a_call_that_must_come_and_is_cut_off(scripted: Begin) -> None:
+    server = scripted(TAGGED, "")
+    asked: Any = {"tools": TOOLS[:1], "tool_choice": "required", "temperature": 0}
+    [(_, arguments)] = as_added_up(server.whole(**asked))["calls"]
+    seen = set()
+    for most in range(1, 60):
+        told = as_added_up(server.whole(**asked, max_tokens=most))
+        assert told == added_up(server.chunks(**asked, max_tokens=most)) and told["content"] == ""
+        if told["finish_reason"] == "tool_calls":
+            break
+        assert told["finish_reason"] == "length"
+        assert all(name == "add" and arguments.startswith(begun) for name, begun in told["calls"])
+        seen.add(tuple(told["calls"]))
+    assert told["calls"] == [("add", arguments)] and {(), (("add", ""),), (("add", '{"a":'),)} <= seen
+    stopped = as_added_up(server.whole(**asked, stop='"a'))
+    assert stopped["finish_reason"] == "stop", "nobody may take it for a whole call"
+
+
+def test_some_tools_are_allowed(scripted: Begin) -> None:
+    server = scripted(TAGGED, f"<tool_call>{NOW}</tool_call>{END}")
+    now: Any = {"type": "function", "function": {"name": "now"}}
+    allowed: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [now]}}
+    told = as_added_up(server.whole(tools=TOOLS, tool_choice=allowed))
+    assert told["calls"] == [("now", "{}")] and told["finish_reason"] == "tool_calls"
+    assert '"now"' in server.prompts[-1] and "Adds." not in server.prompts[-1], "the model knows of these alone"
+    allowed["allowed_tools"]["mode"] = "required"
+    closed = [TOOLS[0], {"type": "function", "function": {"name": "now", "parameters": PARAMETERS}}]
+    for stream in (False, True):
+        options: Any = {"tools": closed, "tool_choice": allowed, "temperature": 1.0, "seed": 1}
+        told = added_up(server.chunks(**options)) if stream else as_added_up(server.whole(**options))
+        assert [name for name, _ in told["calls"]] == ["now"] and told["finish_reason"] == "tool_calls"
+
+
 TOOL = {"type": "function", "function": {"name": "add"}}
+NOWS = {"type": "function", "function": {"name": "nows"}}
 REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "no place": (MESSAGES, {"tools": TOOLS}, "tools", "has no place for them"),
     "unknown form": (OFFERED + MESSAGES, {"tools": TOOLS}, "tools", "how this model writes calls is not known"),
@@ -214,6 +248,27 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "adds"}}},
         "tool_choice",
         "no tool is called 'adds', did you mean 'add'",
+    ),
+    "none allowed": (
+        TAGGED,
+        {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+        "tool_choice",
+        "it must be none, auto, required, a function like",
+    ),
+    "unknown allowed": (
+        TAGGED,
+        {
+            "tools": TOOLS,
+            "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL, NOWS]}},
+        },
+        "tool_choice",
+        "no tool is called 'nows', did you mean 'now'",
+    ),
+    "allowed of none": (
+        TAGGED,
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [TOOL]}}},
+        "tool_choice",
+        "it needs tools",
     ),
     "no JSON": (VALUES, {"tools": TOOLS, "tool_choice": "required"}, "tool_choice", "use auto"),
     "channels": (CHANNELS, {"tools": TOOLS, "tool_choice": "required"}, "tool_choice", "use auto"),

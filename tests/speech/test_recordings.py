@@ -68,5 +68,5 @@ def test_what_is_wrong_is_one_line(line: object, message: str, place: Path) -> N
 
 
 def test_no_such_list(place: Path) -> None:
-    with pytest.raises(UserError, match="^audio: .*none.jsonl does not exist"):
-        read_recordings([str(place / "none.jsonl")])
+    with pytest.raises(UserError, match="^audio: .*none.ndjson does not exist"):
+        read_recordings([str(place / "none.ndjson")])

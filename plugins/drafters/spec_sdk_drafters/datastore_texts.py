@@ -10,7 +10,7 @@ from typing import Any
 
 from spec_sdk.errors import UserError
 from spec_sdk.files import read_text
-from spec_sdk.prompt_lines import check_unicode
+from spec_sdk.prompt_lines import check_unicode, has_json_lines
 from spec_sdk.run_output import METRICS
 
 PIECE = 1 << 20
@@ -23,14 +23,14 @@ Document = Iterable[str]
 def documents(path: Path, option: str) -> Iterator[Document]:
     """The texts of a file, none of them empty.
 
-    A ``.jsonl`` file has one per line: ``text``, or those of the assistant in ``messages``, one after the other. A
-    run's ``metrics.json`` has its answers. Any other file is one text. Raises UserError, naming ``option``, for a file
-    that cannot be read or has no such lines.
+    A ``.jsonl`` (``.ndjson``) file has one per line: ``text``, or those of the assistant in ``messages``, one after the
+    other. A run's ``metrics.json`` has its answers. Any other file is one text. Raises UserError, naming ``option``,
+    for a file that cannot be read or has no such lines.
     """
     with _told(path, option):
         if path.name == METRICS:
             yield from _answers(path, option)
-        elif path.suffix == ".jsonl":
+        elif has_json_lines(path):
             yield from _lines(path, option)
         else:
             yield _pieces(path, option)

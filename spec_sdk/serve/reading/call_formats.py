@@ -35,7 +35,7 @@ class CallFormat(ABC):
 
     @abstractmethod
     def calls(self, body: str, tools: Tools) -> list[Call] | None:
-        """The calls of a text behind a mark, one at least; None if it is none."""
+        """The calls of a text behind a mark; None if it is none, and content."""
 
     def written(self, calls: Sequence[Call]) -> str | None:
         """Calls as the model writes them; None where only its chat template can."""

@@ -27,10 +27,11 @@ class Content:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function. ``arguments``: a JSON text."""
+    """A call of a function. ``arguments``: a JSON text, or the beginning of one if the call is not ``whole``."""
 
     name: str
     arguments: str
+    whole: bool = True
 
 
 Piece = Thought | Content | Call
