@@ -432,14 +432,8 @@ class Decoder:
         h_BNM = h_BNM + self._normed(a_BNM, w.attention_output_norm_M)
         if w.mlp is None:
             return h_BNM
-        m_BNM = self.summed(self.fed_forward(layer, h_BNM))
+        m_BNM = self.summed(w.mlp(self._normed(h_BNM, w.post_norm_M)))
         return h_BNM + self._normed(m_BNM, w.mlp_output_norm_M)
-
-    def fed_forward(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
-        """What a block's MLP or mixture gives, of the hidden state under its norm."""
-        w = self.blocks[layer]
-        assert w.mlp is not None
-        return w.mlp(self._normed(h_BNM, w.post_norm_M))
 
     def summed(self, m_BNM: torch.Tensor) -> torch.Tensor:
         """What this decoder's part of an MLP gives, with that of other processes that have a part."""

@@ -168,19 +168,19 @@ class VariedDecoder(Decoder):
         cache, place = work.cache.of_layer(layer)
         return work.ops.cached_attention(q_BNHD[None], cache, place, self.kinds[layer].attention)[0]
 
-    def fed_forward(self, layer: int, h_BNM: torch.Tensor) -> torch.Tensor:
-        m_BNM, beside = super().fed_forward(layer, h_BNM), self.parts_of(layer).experts
-        if beside is None:
-            return m_BNM
-        routed_BNM = self._norm(h_BNM, beside.router_gain_M)
-        e_BNM = beside.mixture(self._norm(h_BNM, beside.input_norm_M), routed_BNM)
-        return self._norm(m_BNM, beside.mlp_norm_M) + self._norm(e_BNM, beside.output_norm_M)
-
     def post_attention(self, layer: int, h_BNM: torch.Tensor, a_BNM: torch.Tensor) -> torch.Tensor:
         """Add the attention output, then what the MLP and experts give, then what the layer makes of its own input, and
         scale the sum. ``h_BNM`` holds the rows of the pass (:meth:`of_pass`). Raises ValueError outside one.
         """
-        h_BNM, parts = super().post_attention(layer, h_BNM, a_BNM), self.parts_of(layer)
+        w, parts = self.blocks[layer], self.parts_of(layer)
+        assert w.mlp is not None
+        h_BNM = h_BNM + self._normed(a_BNM, w.attention_output_norm_M)
+        m_BNM = w.mlp(self._normed(h_BNM, w.post_norm_M))
+        if (beside := parts.experts) is not None:
+            routed_BNM = self._norm(h_BNM, beside.router_gain_M)
+            e_BNM = beside.mixture(self._norm(h_BNM, beside.input_norm_M), routed_BNM)
+            m_BNM = self._norm(m_BNM, beside.mlp_norm_M) + self._norm(e_BNM, beside.output_norm_M)
+        h_BNM = h_BNM + self._normed(m_BNM, w.mlp_output_norm_M)
         if (of := parts.layer_input) is not None:
             if self._layer_input_BNLP is None:
                 raise ValueError("layers' inputs are those of a pass: take the decoder's of_pass")
