@@ -514,9 +514,9 @@ class ModelConfig:
         if not self.kv_sources:
             return ()
         found = []
-        for layer in layers:
+        for place, layer in enumerate(layers, 1):
             kind, source = self.is_global(layer), self.kv_sources[layer]
-            own = [i for i, each in enumerate(layers) if each <= source and self.kv_sources[each] == each]
+            own = [i for i, each in enumerate(layers[:place]) if each <= source and self.kv_sources[each] == each]
             alike = [i for i in own if self.is_global(layers[i]) == kind]
             if not alike:
                 raise UserError(
