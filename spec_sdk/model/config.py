@@ -417,6 +417,11 @@ class ModelConfig:
         """Whose K and V a layer attends to: mostly its own."""
         return self.kv_sources[layer] if self.kv_sources else layer
 
+    @property
+    def shared_kv_layers(self) -> frozenset[int]:
+        """Layers whose K and V others attend to."""
+        return frozenset(source for layer, source in enumerate(self.kv_sources) if source != layer)
+
     def is_recurrent(self, layer: int) -> bool:
         """Whether a layer has a state, in the place of attention or beside it."""
         return self.recurrent is not None and layer in self.recurrent.layers

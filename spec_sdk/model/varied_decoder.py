@@ -83,6 +83,10 @@ class VariedDecoder(Decoder):
         return super().nbytes + (0 if self.layer_inputs is None else self.layer_inputs.embedding.nbytes)
 
     @property
+    def kv_sources(self) -> Sequence[int]:
+        return self._own.kv_sources
+
+    @property
     def data_dependent(self) -> str | None:
         beside = any(self.parts_of(layer).experts is not None for layer in range(self.layers))
         return "mixture of experts" if beside else super().data_dependent
