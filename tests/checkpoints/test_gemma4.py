@@ -210,6 +210,8 @@ def test_layers_whose_source_is_left_out() -> None:
         assert torch.equal(found_NV, logits_of(LayersOf(source, layers)))
         again = whole.subset([layers[0], layers[1], *range(layers[1] + 1, 8)]).subset([0, 1])
         assert again.sources == tuple(layers[:2])
+    turns = {"layer_types": [WHOLE, SLIDES, WHOLE, SLIDES, SLIDES, WHOLE]}
+    assert read(**turns, num_kv_shared_layers=2).of_layers([1, 2, 4]).kv_sources == (0, 1, 0)
     for layers in ([3, 4], [5]):
         with pytest.raises(
             UserError, match=r"layer \d attends to K and V of layer \d, so that it cannot be run without"
