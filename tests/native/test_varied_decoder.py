@@ -157,7 +157,7 @@ def test_caches_that_round(form: str) -> None:
         executor.keep_cache_in(form)
         found.append(logits_of(executor))
     # a rounding error may round the other way
-    assert_close(*found, 0.02)
+    assert_close(found[0], found[1], 0.02)
 
 
 @pytest.mark.parametrize("way", ["float32", "bfloat16", "few bits"])
@@ -220,7 +220,7 @@ def test_a_part_of_its_blocks(name: str, layers: list[int]) -> None:
         session = Session(executor)
         session.prefill(0, list(range(3, 43)))
         found.append([session.feed([0], [[6]])[0].full_KV.double()])
-    assert_close(*found, 1e-4)
+    assert_close(found[0], found[1], 1e-4)
 
 
 def test_what_the_kernels_do_not_run() -> None:

@@ -110,8 +110,9 @@ class NativeVariedDecoder(InParts, VariedDecoder):
         # what projects them rounds the rows of wide passes in other places
         sizes = self.config.layer_inputs
         assert sizes is not None
-        input_BNLP = h_BNM.new_empty((*token_BN.shape, sizes.embedded, sizes.size))
-        for part in parts(*token_BN.shape, self.most_rows):
+        requests, rows = token_BN.shape
+        input_BNLP = h_BNM.new_empty((requests, rows, sizes.embedded, sizes.size))
+        for part in parts(requests, rows, self.most_rows):
             input_BNLP[part] = super().inputs_of(token_BN[part], h_BNM[part].contiguous())
         return input_BNLP
 
