@@ -149,6 +149,12 @@ class BlockRunner(Plugin, ABC):
         be run with. ``ranks``: the processes to spread the work over, if it does.
         """
 
+    def share_kv(self, kv_sources: Sequence[int]) -> None:
+        """Called behind :meth:`prepare` for a model some of whose layers attend to K and V of earlier ones: of each
+        layer, whose (``Executor.kv_sources``). For runners that leave layers out. Raises UserError for options that say
+        otherwise.
+        """
+
     def attention_groups(self, layers: int) -> tuple[tuple[int, ...], ...] | None:
         """The groups of a model's consecutive layers whose attention reads the state that enters the group, where
         :meth:`run` does that and nothing else. None, the default: it does something else. Not inherited by a class that

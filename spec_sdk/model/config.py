@@ -417,6 +417,11 @@ class ModelConfig:
         """Whose K and V a layer attends to: mostly its own."""
         return self.kv_sources[layer] if self.kv_sources else layer
 
+    @property
+    def shared_kv_layers(self) -> frozenset[int]:
+        """Layers whose K and V others attend to."""
+        return frozenset(source for layer, source in enumerate(self.kv_sources) if source != layer)
+
     def is_recurrent(self, layer: int) -> bool:
         """Whether a layer has a state, in the place of attention or beside it."""
         return self.recurrent is not None and layer in self.recurrent.layers
@@ -514,9 +519,9 @@ class ModelConfig:
         if not self.kv_sources:
             return ()
         found = []
-        for layer in layers:
+        for place, layer in enumerate(layers, 1):
             kind, source = self.is_global(layer), self.kv_sources[layer]
-            own = [i for i, each in enumerate(layers) if each <= source and self.kv_sources[each] == each]
+            own = [i for i, each in enumerate(layers[:place]) if each <= source and self.kv_sources[each] == each]
             alike = [i for i in own if self.is_global(layers[i]) == kind]
             if not alike:
                 raise UserError(

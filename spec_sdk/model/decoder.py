@@ -225,6 +225,11 @@ class Decoder:
         return len(self.blocks)
 
     @property
+    def kv_sources(self) -> Sequence[int]:
+        """Of each layer, which layer's K and V it attends to; empty where each has its own."""
+        return ()
+
+    @property
     def vocabulary(self) -> int:
         """Tokens of the vocabulary: output rows, which a checkpoint may have padded."""
         return self.output_head.outputs

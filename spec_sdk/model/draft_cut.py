@@ -5,7 +5,7 @@ Which layers to keep is a measurement (benchmarks/cut_draft.py finds them); name
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from spec_sdk.errors import UserError, did_you_mean
 
@@ -22,16 +22,19 @@ DEFAULT_CUT = {"SmolLM2-135M-Instruct": "smollm2-135m-24"}
 """Which named cut ``auto`` means, by target."""
 
 
-def resolve_cut(layers: str | Sequence[int], target_name: str, target_layers: int) -> list[int]:
+def resolve_cut(
+    layers: str | Sequence[int], target_name: str, target_layers: int, needed: Collection[int] = ()
+) -> list[int]:
     """The layers to keep, in order, of a target with ``target_layers`` layers.
 
     ``layers`` is an explicit list, the name of a measured cut, or ``auto``: the measured cut of this target if there is
-    one, else two of every three layers, the first and the last always kept. Raises UserError for anything else.
+    one, else two of every three layers, the first and the last always kept, and those that are ``needed``: others
+    attend to their K and V. Raises UserError for anything else.
     """
     if layers == "auto":
         layers = DEFAULT_CUT.get(target_name, "two_thirds")
     if layers == "two_thirds":
-        return [i for i in range(target_layers) if i % 3 != 2 or i == target_layers - 1]
+        return [i for i in range(target_layers) if i % 3 != 2 or i == target_layers - 1 or i in needed]
     if isinstance(layers, str):
         if layers not in NAMED_CUTS:
             raise UserError(

@@ -140,6 +140,11 @@ class Executor(ABC):
         """Number of blocks."""
 
     @property
+    def kv_sources(self) -> Sequence[int]:
+        """Of each layer, which layer's K and V it attends to; empty, the default, where each has its own."""
+        return ()
+
+    @property
     @abstractmethod
     def vocabulary(self) -> int: ...
 

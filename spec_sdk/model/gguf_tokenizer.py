@@ -34,7 +34,7 @@ _END_OF_TURN = frozenset(
     # Gemma 4 waits for a tool's answer behind the second
     + ("<turn|>", "<|tool_response>")
 )
-_END_OF_TEXT = frozenset(("<|endoftext|>", "<|end_of_text|>"))
+_END_OF_TEXT = frozenset(("<|endoftext|>", "<|end_of_text|>", "<eos>"))
 """Tokens that end an answer also where a file does not say so: many do not, and llama.cpp goes by the names."""
 
 
@@ -170,7 +170,9 @@ def _pieces(
 def _added_at_ends(meta: Fields, kind: str, tokens: Sequence[str]) -> tuple[str | None, str | None]:
     """The tokens that the model wants before and after every text. Defaults are llama.cpp's for files without flags."""
     wants_begin = kind in ("llama", "gemma4") or _pre_tokenizer(meta).adds_bos
-    begin = _special(meta, "bos", tokens) if meta.flag("tokenizer.ggml.add_bos_token", wants_begin) else None
+    # there are files of Gemma 4 that say otherwise, and it was never trained without
+    begins = kind == "gemma4" or meta.flag("tokenizer.ggml.add_bos_token", wants_begin)
+    begin = _special(meta, "bos", tokens) if begins else None
     end = _special(meta, "eos", tokens) if meta.flag("tokenizer.ggml.add_eos_token", False) else None
     return begin, end
 

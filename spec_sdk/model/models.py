@@ -352,7 +352,9 @@ class Models:
         key = f"{CUT_DRAFT}:{draft_layers} among {among.size}"
         if key not in self._loaded:
             target = self.target
-            layers = resolve_cut(draft_layers, target.name, target.executor.layers)
+            layers = resolve_cut(
+                draft_layers, target.name, target.executor.layers, target.executor.config.shared_kv_layers
+            )
             name = f"{target.name}, {len(layers)} of {target.executor.layers} layers"
             if among.size == 1:
                 executor = self._target_layers(layers)

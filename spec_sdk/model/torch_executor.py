@@ -56,6 +56,10 @@ class TorchExecutor(Executor):
         return self.decoder.layers
 
     @property
+    def kv_sources(self) -> Sequence[int]:
+        return self.decoder.kv_sources
+
+    @property
     def vocabulary(self) -> int:
         return self.decoder.vocabulary
 

@@ -87,6 +87,10 @@ class VariedDecoder(Decoder):
         return 1 + max(layer for layer in range(self.layers) if self.makes_kv(layer))
 
     @property
+    def kv_sources(self) -> Sequence[int]:
+        return self._own.kv_sources
+
+    @property
     def data_dependent(self) -> str | None:
         beside = any(self.parts_of(layer).experts is not None for layer in range(self.layers))
         return "mixture of experts" if beside else super().data_dependent
@@ -134,7 +138,7 @@ class VariedDecoder(Decoder):
         h_BNM, work = super().forward_pass(inputs, cache, ops, taps)
         if self.layer_inputs is None:
             return h_BNM, work
-        return h_BNM, InformedPass(**vars(work), layer_input_BNLP=self._inputs_of(inputs.token_BN, h_BNM))
+        return h_BNM, InformedPass(**vars(work), layer_input_BNLP=self.inputs_of(inputs.token_BN, h_BNM))
 
     def of_pass(self, work: ForwardPass) -> Self:
         """The decoder as it runs one pass: its layers have the inputs of the pass's rows."""
@@ -188,8 +192,8 @@ class VariedDecoder(Decoder):
             h_BNM = h_BNM + self._norm(of.gated(h_BNM, input_BNP), of.norm_M)
         return h_BNM * parts.scale
 
-    def _inputs_of(self, token_BN: torch.Tensor, h_BNM: torch.Tensor) -> torch.Tensor:
-        """The layers' inputs of a pass's tokens, whose embeddings are ``h_BNM``."""
+    def inputs_of(self, token_BN: torch.Tensor, h_BNM: torch.Tensor) -> torch.Tensor:
+        """The layers' inputs [B, N, L, P] of a pass's tokens [B, N], whose embeddings are ``h_BNM``."""
         of, sizes = self.layer_inputs, self.config.layer_inputs
         assert of is not None and sizes is not None
         shape = *token_BN.shape, sizes.embedded, sizes.size

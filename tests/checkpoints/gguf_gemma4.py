@@ -48,3 +48,30 @@ def gemma4_widths(config: Any) -> int | list[int]:
         width: int = config.intermediate_size
         return width
     return [config.intermediate_size * (1 if layer < own else 2) for layer in range(config.num_hidden_layers)]
+
+
+def gemma4_vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
+    """Tokens and merges: letters, runs of spaces and of line breaks, two words, all bytes, and the ends of turns."""
+    merges = [("t", "h"), ("th", "e"), ("o", "v"), ("e", "r"), ("ov", "er"), ("▁", "▁"), ("\n", "\n"), ("▁", "a")]
+    letters = [*map(chr, range(33, 127)), "▁", "\n", "\t", "日"]
+    own = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    return [*own, *letters, *(left + right for left, right in merges), "<turn|>", "<|tool_response>"], merges
+
+
+def add_gemma4_tokenizer(writer: gguf.GGUFWriter) -> None:
+    """Of :func:`gemma4_vocabulary`, as files have it that say, wrongly, that texts do not begin with BOS."""
+    tokens, merges = gemma4_vocabulary()
+    kinds = gguf.TokenType
+    types = [kinds.CONTROL] * 5 + [kinds.BYTE] * 256 + [kinds.NORMAL] * (len(tokens) - 263) + [kinds.CONTROL] * 2
+    types[3] = kinds.UNKNOWN
+    writer.add_tokenizer_model("gemma4")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-1000.0] * len(tokens))
+    writer.add_token_types(types)
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_bos_token_id(2)
+    writer.add_eos_token_id(1)
+    writer.add_unk_token_id(3)
+    writer.add_pad_token_id(0)
+    writer.add_add_space_prefix(False)
+    writer.add_add_bos_token(False)

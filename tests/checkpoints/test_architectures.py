@@ -160,7 +160,14 @@ def test_gguf_names_are_llama_cpps(name: str) -> None:
     joined = [key for key in names if table.entry(key).row.gguf_packing is not None]
     # Qwen 3 Next's large matrix is taken apart, and its parts named as Qwen 3.5's
     merged |= {key: table.packed(key)[0].name.replace("in_proj_qkvz", "in_proj_qkv") for key in joined}
-    assert names == {key: theirs.get_name(merged[key], try_suffixes=(".weight", ".bias")) for key in names}
+    # what Gemma 4 has no module for is a weight there, too
+    merged = {key: re.sub(r"(layer_scalar|gate_up_proj)$", r"\1.weight", value) for key, value in merged.items()}
+    # and its scales are beside other weights
+    merged = {key: re.sub(r"router\.scale$", "router.proj.scale", value) for key, value in merged.items()}
+    merged = {
+        key: re.sub(r"router\.per_expert_scale$", "experts.down_proj.scale", value) for key, value in merged.items()
+    }
+    assert names == {key: theirs.get_name(merged[key], try_suffixes=(".weight", ".bias", ".scale")) for key in names}
     assert len(set(names.values())) == len(set(merged.values()))
     assert set(names.values()) <= table.gguf_shapes.keys()
 

@@ -458,5 +458,5 @@ def test_missing_tensor_and_unknown_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"tensor 'blk.1.ffn_up.weight' is missing"):
         open_checkpoint(str(tmp_path / "renamed.gguf"))
     (tmp_path / "bert.gguf").write_bytes(data.replace(b"\x04\0\0\0\0\0\0\0gpt2", b"\x04\0\0\0\0\0\0\0bert"))
-    with pytest.raises(UserError, match="unsupported tokenizer 'bert'; there are: gpt2, llama"):
+    with pytest.raises(UserError, match="unsupported tokenizer 'bert'; there are: gemma4, gpt2, llama"):
         open_checkpoint(str(tmp_path / "bert.gguf"))

@@ -10,6 +10,7 @@ import gguf
 import pytest
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import AutoTokenizer
+from transformers.models.gemma import GemmaTokenizer
 
 from spec_sdk.errors import UserError
 from spec_sdk.model.checkpoint import open_checkpoint
@@ -22,6 +23,7 @@ from tests.checkpoints.gguf_files import (
     sentencepiece_vocabulary,
     write_gguf,
 )
+from tests.checkpoints.gguf_gemma4 import add_gemma4_tokenizer, gemma4_vocabulary
 
 TEXTS = [
     "The quick brown fox.",
@@ -69,6 +71,39 @@ def test_a_gemmas_tokenizer(tmp_path: Path) -> None:
     chat = tokenizer.chat([{"role": "user", "content": "the fox"}])
     assert [tokens[i] for i in chat][:2] == ["<s>", "<start_of_turn>"]
     assert tokenizer.stop_ids == {2, len(tokens) - 1}
+
+
+def test_a_gemma_4_s_tokenizer(tmp_path: Path) -> None:
+    """That of its tokenizer.json: merges of a whole text, and bytes of what no token holds."""
+    tokens, merges = gemma4_vocabulary()
+    reference = GemmaTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
+    reference.add_tokens(["<turn|>", "<|tool_response>"], special_tokens=True)
+    write_gguf(tmp_path / "m.gguf", tokenizer=add_gemma4_tokenizer)
+    tokenizer = open_checkpoint(str(tmp_path / "m.gguf")).tokenizer
+
+    def pieces(text: str) -> list[str]:
+        return [tokens[i] for i in tokenizer.encode(text, add_special_tokens=False)]
+
+    assert pieces("the  over\n\n\nthe") == ["the", "▁▁", "over", "\n\n", "\n", "the"]
+    assert pieces(" theö") == ["▁", "the", "<0xC3>", "<0xB6>"]
+    for text in [*TEXTS[:5], "the <turn|> the", "  the\n \nthe\n\n\n\n", "<0x41>"]:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert ids == reference.encode(text, add_special_tokens=False)
+        assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    # whatever the file says of it
+    assert tokenizer.encode("the") == [2, tokens.index("the")]
+    assert tokenizer.stop_ids == {1, len(tokens) - 2, len(tokens) - 1}
+
+
+def test_a_merge_that_makes_no_token(tmp_path: Path) -> None:
+    def add(writer: gguf.GGUFWriter) -> None:
+        add_gemma4_tokenizer(writer)
+        del writer.kv_data[0]["tokenizer.ggml.merges"]
+        writer.add_token_merges(["t h", "h t"])
+
+    write_gguf(tmp_path / "m.gguf", tokenizer=add)
+    with pytest.raises(UserError, match="tokenizer merge 'h t' does not join two tokens into a third"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
 
 
 def test_sentencepiece_ids_equal_transformers(tmp_path: Path) -> None:

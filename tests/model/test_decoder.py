@@ -43,7 +43,7 @@ def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     assert expected_NV.std() > 0.1
 
 
-WINDOWED = ["mistral_sliding", "qwen2_sliding", "gemma2", "gemma3"]
+WINDOWED = ["mistral_sliding", "qwen2_sliding", "gemma2", "gemma3", "gemma4", "gemma4_small", "gemma4_moe"]
 """Their windows are of 24 tokens."""
 
 

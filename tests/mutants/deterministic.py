@@ -18,9 +18,9 @@ REFUSED = (f"{OF_PIPELINES}::test_what_is_refused",)
 DETERMINISTIC = (
     Mutant(
         "parts: every part is rotated as the first one",
-        IN_PARTS,
-        "rotations=work.rotations_of(requests, rows)",
-        "rotations=work.rotations_of(requests, slice(0, rows.stop - rows.start))",
+        "spec_sdk/model/decoder.py",
+        "rotations=self.rotations_of(requests, rows)",
+        "rotations=self.rotations_of(requests, slice(0, rows.stop - rows.start))",
         WIDE,
     ),
     Mutant(

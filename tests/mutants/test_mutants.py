@@ -69,6 +69,7 @@ from tests.mutants.training import TRAINING
 from tests.mutants.trees_ahead import TREES_AHEAD
 from tests.mutants.ttnn import TTNN
 from tests.mutants.ttnn_attention import TTNN_ATTENTION
+from tests.mutants.varied import VARIED
 from tests.mutants.verifiers import VERIFIERS
 from tests.mutants.waiting import WAITING
 from tests.mutants.whole_pass import WHOLE_PASS
@@ -128,6 +129,7 @@ LISTS = (
     AMX,
     NATIVE_ATTENTION,
     NATIVE_RECURRENT,
+    VARIED,
 )
 MUTANTS = {mutant.name: mutant for mutants in LISTS for mutant in mutants}
 

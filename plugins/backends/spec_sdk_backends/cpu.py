@@ -215,8 +215,8 @@ class CpuBackend(Backend):
     def _varied(self, decoder: VariedDecoder) -> Executor:
         rounds = blocks_round_rows(decoder)
         in_parts = self.deterministic or rounds
-        bits_vary = None if in_parts else "wide passes are torch's"
-        executor = TorchExecutor(NativeVariedDecoder(decoder, in_parts), self.ops, bits_vary)
+        vary = None if in_parts else "wide passes are torch's"
+        executor = TorchExecutor(NativeVariedDecoder(decoder, in_parts), self.ops, vary)
         if rounds:
             executor.keep_cache_in("bfloat16")
         return executor

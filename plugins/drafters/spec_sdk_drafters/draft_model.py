@@ -61,6 +61,7 @@ class DraftModelDrafter(GrowingDrafter):
         model = dataclasses.replace(model, executor=executor)
         self.draft_name = model.name
         self.runner.prepare(model.executor.layers, ranks)
+        self.runner.share_kv(model.executor.kv_sources)
         self.every_rank = ranks.size > 1
         self.session: Session = models.session(model, self.runner, spread=self.every_rank)
         self.session.context_vocabulary = context_vocabulary_of(model.executor, config)

@@ -55,6 +55,7 @@ class LayerSkipDrafter(Drafter):
         self.runner: BlockRunner = registry.part("runner", config.runner)
         target = models.target
         self.runner.prepare(target.executor.layers)
+        self.runner.share_kv(target.executor.kv_sources)
         self.branches = self.growth.branches
         self.draft_name = f"{target.name} itself, {described(self.runner, target.executor.layers)}"
         # tells what a level costs, and the other ranks which runner is meant; its own cache stays empty

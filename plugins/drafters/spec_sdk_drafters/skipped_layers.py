@@ -57,6 +57,14 @@ class LayerSkipRunner(BlockRunner):
     def prepare(self, layers: int, ranks: Ranks = ALONE) -> None:
         self.kept = kept_layers(self.config, layers)
 
+    def share_kv(self, kv_sources: Sequence[int]) -> None:
+        """What layers that run attend to has to be written: those that write it run too, unless ``skip`` lists them."""
+        for layer in self.kept if kv_sources else ():
+            source = kv_sources[layer]
+            if source not in self.kept and self.config.skip != AUTO:
+                raise UserError(f"drafter.skip: layer {layer} attends to K and V of layer {source}; keep that one too")
+        self.kept = sorted({*self.kept, *(kv_sources[layer] for layer in self.kept if kv_sources)})
+
     def declaration(self) -> Mapping[str, Any]:
         """``layers``: those that run, in order."""
         return {"name": self.name, "layers": self.kept}

@@ -68,7 +68,7 @@ def assistant_of(target_reference: str, draft: str, draft_layers: str | Sequence
 
 
 def _cut(target: Checkpoint, draft_layers: str | Sequence[int], dtype: str) -> Assistant:
-    layers = resolve_cut(draft_layers, target.name, target.config.num_layers)
+    layers = resolve_cut(draft_layers, target.name, target.config.num_layers, target.config.shared_kv_layers)
     source = LayersOf(target, layers)
     settings = settings_of_layers(read_json_object(target.directory / "config.json"), target.config, layers)
     settings["tie_word_embeddings"] = target.config.tie_embeddings

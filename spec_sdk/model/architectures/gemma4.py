@@ -33,12 +33,16 @@ _SIZES = {
     "num_attention_heads": 8,
     "max_position_embeddings": 131072,
 }
+_UNIFIED = "gemma4_unified_text"
+"""Its layers are given nothing unless its configuration says so."""
+_UNIFIED_SIZES = {"max_position_embeddings": 262144, "sliding_window": 1024, "hidden_size_per_layer_input": 0}
 _COMPUTES = ("final_logit_softcapping", "num_experts")
 
 
 def read_text(fields: Fields) -> ModelConfig:
     """The configuration of the text model. Raises UserError for what is not computed and for impossible values."""
-    fields = Fields({**_SIZES, "rope_parameters": _ROPES, **fields.values}, fields.where)
+    own = _UNIFIED_SIZES if fields.get("model_type") == _UNIFIED else {}
+    fields = Fields({**_SIZES, **own, "rope_parameters": _ROPES, **fields.values}, fields.where)
     _refuse_bidirectional(fields)
     layers = fields.size("num_hidden_layers")
     slides = [(layer + 1) % _PATTERN != 0 and layer != layers - 1 for layer in range(layers)]
@@ -82,33 +86,33 @@ def _refuse_bidirectional(fields: Fields) -> None:
 
 def _global_heads(fields: Fields, windows: list[int | None], config: ModelConfig) -> GlobalHeads:
     """Of layers without a window, from config.json of transformers before 5.10 or after."""
-    of_layers = fields.get("per_layer_config")
-    own = fields
-    if of_layers is not None:
-        each = fields.section("per_layer_config")
-        layers = [layer for layer, window in enumerate(windows) if window is None]
-        said = [each.section(str(layer)) if each.get(str(layer)) else Fields({}, each.where) for layer in layers]
-        others = each.values.keys() - {str(layer) for layer in layers}
-        if others or any(one.values != said[0].values for one in said):
-            raise UserError(f"{each.where}: differs between the layers of {_FULL}, or is of others, which is not read")
-        merged = said[0].values if said else {}
-        own = Fields(
-            {
-                "global_head_dim": merged.get("head_dim", config.head_dim),
-                "num_global_key_value_heads": merged.get("num_key_value_heads"),
-            },
-            each.where,
-        )
-    values_are_keys = fields.flag("attention_k_eq_v", False)
-    kv_heads = own.size("num_global_key_value_heads", config.num_kv_heads) if values_are_keys else config.num_kv_heads
-    head_dim = own.size("global_head_dim", _GLOBAL_HEAD_DIM)
+    values_are_keys, kv_heads = fields.flag("attention_k_eq_v", False), config.num_kv_heads
+    if fields.get("per_layer_config") is not None:
+        own = _said_of_layers(fields, windows)
+        kv_heads, head_dim = own.size("num_key_value_heads", kv_heads), own.size("head_dim", config.head_dim)
+    else:
+        if values_are_keys:
+            kv_heads = fields.size("num_global_key_value_heads", kv_heads)
+        head_dim = fields.size("global_head_dim", _GLOBAL_HEAD_DIM)
     if config.num_heads % kv_heads:
         raise UserError(
             f"{fields.where}: {config.num_heads} attention heads do not divide into {kv_heads} key-value heads"
         )
-    if head_dim < 2 or head_dim % 2:
+    if head_dim % 2:
         raise UserError(f"{fields.where}: global_head_dim is {head_dim}, rotary positions need an even one")
     return GlobalHeads(kv_heads, head_dim, values_are_keys)
+
+
+def _said_of_layers(fields: Fields, windows: list[int | None]) -> Fields:
+    """What ``per_layer_config`` says of every layer without a window."""
+    each = fields.section("per_layer_config")
+    layers = {str(layer) for layer, window in enumerate(windows) if window is None}
+    said = [each.section(layer) for layer in each.values]
+    if (each.values and set(each.values) != layers) or any(one.values != said[0].values for one in said):
+        raise UserError(f"{each.where}: differs between the layers of {_FULL}, or is of others, which is not read")
+    if unknown := sorted({key for one in said for key in one.values} - {"head_dim", "num_key_value_heads"}):
+        raise UserError(f"{each.where}: {unknown[0]} of single layers is not supported")
+    return said[0] if said else Fields({}, each.where)
 
 
 def _global_rope(fields: Fields, head_dim: int) -> Rope:
@@ -169,7 +173,7 @@ def _experts(fields: Fields, layers: int) -> Experts | None:
 
 
 FAMILY = Family(
-    model_types=("gemma4_text", "gemma4_unified_text"),
+    model_types=("gemma4_text", _UNIFIED),
     gguf_architectures=("gemma4",),
     read_config=read_text,
     read_gguf=gemma4_config,

@@ -20,17 +20,20 @@ from spec_sdk.serve.reading.call_sections import DeepSeekCalls, KimiCalls
 from spec_sdk.serve.reading.harmony import MARKS, HarmonyReader
 from spec_sdk.serve.reading.pieces import Call, Content, ContentReader, Piece, Reader, Thought, Tools
 from spec_sdk.serve.reading.python_calls import PythonCalls
+from spec_sdk.serve.reading.quoted_calls import QuotedCalls
 from spec_sdk.serve.reading.thoughts import Begin, ThoughtReader, ThoughtTags, begin_of_whole
 
 THOUGHT_TAGS = (
     ThoughtTags("<seed:think>", "</seed:think>"),
     ThoughtTags("[THINK]", "[/THINK]"),
     ThoughtTags("<think>", "</think>"),
+    ThoughtTags("<|channel>thought", "<channel|>", "<|channel>"),
 )
 CALL_FORMATS: Sequence[tuple[Sequence[str], Callable[[], CallFormat]]] = (
     (["[TOOL_CALLS]"], MistralCalls),
     ([DeepSeekCalls.section[0]], DeepSeekCalls),
     ([KimiCalls.section[0]], KimiCalls),
+    (["<|tool_call>call:"], QuotedCalls),
     (["<TOOLCALL>"], lambda: MarkedList("<TOOLCALL>", "</TOOLCALL>")),
     (["<|tool_call|>"], lambda: MarkedList("<|tool_call|>", "<|/tool_call|>")),
     (["<arg_key>", "<tool_call>"], TaggedValues),
@@ -66,7 +69,7 @@ class AnswerFormat:
         """Texts that stand for the structure of an answer, which are special tokens in some vocabularies."""
         if self.harmony:
             return MARKS
-        of_thoughts = () if self.tags is None else (self.tags.open, self.tags.close)
+        of_thoughts = () if self.tags is None else self.tags.marks
         return of_thoughts if self.calls is None else (*of_thoughts, *self.calls.opens, *self.calls.inner)
 
     def reader(self, whole: str | None = None) -> Reader:

@@ -11,10 +11,18 @@ from spec_sdk.serve.reading.tags import certain
 
 @dataclass(frozen=True)
 class ThoughtTags:
-    """What a model writes before its thoughts, and behind them."""
+    """What a model writes before its thoughts, and behind them. ``token``: what of the former is a special token, if
+    not all of it.
+    """
 
     open: str
     close: str
+    token: str = ""
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        """What may be special tokens."""
+        return self.token or self.open, self.close
 
 
 class Begin(Enum):

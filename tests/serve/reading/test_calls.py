@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from spec_sdk.model.tokenizer import Tokenizer
-from spec_sdk.serve.reading.answer_format import call_format_of
+from spec_sdk.serve.reading.answer_format import AnswerFormat, call_format_of, thought_tags_of
 from spec_sdk.serve.reading.call_formats import (
     BareJson,
     CallFormat,
@@ -22,8 +22,10 @@ from spec_sdk.serve.reading.call_formats import (
 )
 from spec_sdk.serve.reading.call_reader import CallReader
 from spec_sdk.serve.reading.call_sections import DeepSeekCalls, KimiCalls
-from spec_sdk.serve.reading.pieces import Call, Content, Piece, Tools
+from spec_sdk.serve.reading.pieces import Call, Content, Piece, Thought, Tools
 from spec_sdk.serve.reading.python_calls import PythonCalls
+from spec_sdk.serve.reading.quoted_calls import QuotedCalls
+from spec_sdk.serve.reading.thoughts import Begin
 from tests.support.read_pieces import cuts, read
 from tests.support.tiny_checkpoints import tiny_tokenizer
 
@@ -34,7 +36,7 @@ TOOLS: Tools = {
 }
 JSON, VALUES, TAGS, BARE, MISTRAL = TaggedJson(), TaggedValues(), FunctionTags(), BareJson(), MistralCalls()
 GRANITE = MarkedList("<|tool_call|>", "<|/tool_call|>")
-DEEPSEEK, KIMI, PYTHON = DeepSeekCalls(), KimiCalls(), PythonCalls()
+DEEPSEEK, KIMI, PYTHON, QUOTED = DeepSeekCalls(), KimiCalls(), PythonCalls(), QuotedCalls()
 
 
 def add(**arguments: Any) -> Call:
@@ -62,6 +64,10 @@ PARAMETERS = one('{"a": 2}', key="parameters")
 def deepseek(*calls: str) -> str:
     inner = "".join(f"<｜tool▁call▁begin｜>{call}<｜tool▁call▁end｜>" for call in calls)
     return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
+
+
+def quoted(arguments: str, name: str = "add") -> str:
+    return f"<|tool_call>call:{name}{arguments}<tool_call|>"
 
 
 def python(text: str) -> str:
@@ -233,6 +239,32 @@ CASES: dict[str, tuple[CallFormat, str, list[Piece]]] = {
         deepseek('add<｜tool▁sep｜>{"note": "<｜tool▁call▁begin｜>"}'),
         [add(note="<｜tool▁call▁begin｜>")],
     ),
+    "quoted": (
+        QUOTED,
+        "Well." + quoted('{a:1,note:<|"|>x, {"y": \'}<|"|>}') + quoted("{}", "now"),
+        [Content("Well."), add(a=1, note='x, {"y": \'}'), Call("now", "{}")],
+    ),
+    "quoted, values in values": (
+        QUOTED,
+        quoted('{ a : {b:[1, -2.5e1,true,null,[]],<|"|>c d<|"|>:<|"|><|"|>} }'),
+        [add(a={"b": [1, -25.0, True, None, []], "c d": ""})],
+    ),
+    "quoted, the mark in a text": (QUOTED, quoted('{note:<|"|><tool_call|>}<|"|>}'), [add(note="<tool_call|>}")]),
+    "quoted, then text": (QUOTED, quoted("{}", "look-up") + "So.", [Call("look-up", "{}"), Content("So.")]),
+    "quoted, not closed": (QUOTED, "<|tool_call>call:now{}", [Call("now", "{}")]),
+    **{
+        f"quoted, no call: {text}": (QUOTED, text, [Content(text)])
+        for text in (
+            '<|tool_call>call:add{note:<|"|>x',
+            "<|tool_call>call:add{a:1",
+            *(
+                quoted(each)
+                for each in ("", "{a:1 b:2}", "{a}", "{a:b}", "{a:1}}", "[1]", "3", '{<|"|>a<|"|>}', "{a:,}")
+            ),
+            quoted("{a:" + "[" * 200 + "]" * 200 + "}"),
+            "<|tool_call>add{}<tool_call|>",
+        )
+    },
     "as Python, deep": (PYTHON, python("[" * 500), [Content(python("[" * 500))]),
 }
 
@@ -249,6 +281,7 @@ FRAGMENTS: dict[str, tuple[CallFormat, list[str]]] = {
     "tagged": (JSON, [f"<tool_call>{NONE}</tool_call>", "<tool_call>", "</tool_call>", NONE, '{"name": "add", ']),
     "bare": (BARE, ["<|python_tag|>", one("{}"), one('{"a": 1}'), ";"]),
     "list": (MISTRAL, ["[TOOL_CALLS]", "[ARGS]", f"[{NONE}]", "add", "{}"]),
+    "quoted": (QUOTED, ["<|tool_call>", "<tool_call|>", "call:add{", '<|"|>', "a:1", "}", quoted("{}")]),
     "values": (VALUES, ["<tool_call>", "</tool_call>", "<arg_key>a</arg_key>", "<arg_value>1</arg_value>", "add"]),
     "tags": (
         TAGS,
@@ -293,6 +326,21 @@ def test_forms_that_templates_do_not_show_are_found_by_their_tokens(tmp_path: Pa
         (tmp_path / "chat_template.jinja").write_text("List of tools: {{ tools | tojson }}")
         format = call_format_of(Tokenizer(tmp_path, tokenizer.get_vocab_size()))
         assert (format and type(format)) is found
+
+
+def test_a_gemma_4_is_known_by_its_template(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens(["<|channel>", "<channel|>", "<|tool_call>"])
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
+    template = "{{ '<|tool_call>call:' + tools }}{{ '<|channel>thought\n<channel|>' }}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    known = Tokenizer(tmp_path, tokenizer.get_vocab_size())
+    assert isinstance(call_format_of(known), QuotedCalls)
+    tags = thought_tags_of(known)
+    assert tags is not None and len(known.special_ids(tags.marks)) == 2
+    reader = AnswerFormat(True, tags, Begin.BEFORE, calls=QUOTED, tools=TOOLS).reader()
+    said = "<|channel>thought\nHm.\n<channel|>" + quoted("{a:1}")
+    assert read(reader, said) == [Thought("Hm."), add(a=1)]
 
 
 def test_calls_as_python_are_written_as_they_are_read() -> None:

@@ -11,8 +11,8 @@ MOST_ROWS = 64
 """Torch shares the work of more rows among its threads."""
 
 
-def rms_norm(x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Tensor | None:
-    """What :meth:`spec_sdk.ops.Ops.rms_norm` returns; None for rows that the kernel does not take.
+def rms_norm(x: torch.Tensor, gain_M: torch.Tensor, epsilon: float, most_rows: int = MOST_ROWS) -> torch.Tensor | None:
+    """What :meth:`spec_sdk.ops.Ops.rms_norm` returns; None for rows that the kernel does not take, or too many.
 
     A gain in float32 beside rows in bfloat16 is multiplied as it is; the result is rounded once.
     """
@@ -21,7 +21,7 @@ def rms_norm(x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Ten
         x.dtype not in DTYPES
         or not Gain.suits(gain_M, x.dtype)
         or x.device.type != "cpu"
-        or x.numel() > MOST_ROWS * size
+        or x.numel() > most_rows * size
         or torch.is_grad_enabled()
         or not (x.is_contiguous() and gain_M.is_contiguous())
     ):

@@ -26,8 +26,9 @@ from spec_sdk_backends.native.feed_forward import (
     matrix_of,
     unknown_feed_forward,
 )
-from spec_sdk_backends.native.in_parts import InParts
+from spec_sdk_backends.native.in_parts import InParts, parts
 from spec_sdk_backends.native.library import library
+from spec_sdk_backends.native.norm import rms_norm
 from spec_sdk_backends.native.structures import DTYPES, Block, Cache, Gain, Matrix, Pass, address
 
 _WHOLE, _POINTER = ctypes.c_int64, ctypes.c_void_p
@@ -103,6 +104,18 @@ class NativeVariedDecoder(InParts, VariedDecoder):
     def subset(self, layers: Sequence[int]) -> NativeVariedDecoder:
         return NativeVariedDecoder(super().subset(layers), self.in_parts)
 
+    def inputs_of(self, token_BN: torch.Tensor, h_BNM: torch.Tensor) -> torch.Tensor:
+        if not self.in_parts or self.narrow(h_BNM):
+            return super().inputs_of(token_BN, h_BNM)
+        # what projects them rounds the rows of wide passes in other places
+        sizes = self.config.layer_inputs
+        assert sizes is not None
+        requests, rows = token_BN.shape
+        input_BNLP = h_BNM.new_empty((requests, rows, sizes.embedded, sizes.size))
+        for part in parts(requests, rows, self.most_rows):
+            input_BNLP[part] = super().inputs_of(token_BN[part], h_BNM[part].contiguous())
+        return input_BNLP
+
     def blocks_at_once(self, h_BNM: torch.Tensor, work: ForwardPass, first: int, end: int) -> torch.Tensor | None:
         cache = work.cache
         assert isinstance(cache, ShapedPassCache)
@@ -140,6 +153,14 @@ class NativeVariedDecoder(InParts, VariedDecoder):
             work.record(layer, state_BNM)
         work.record(end, h_BNM)
         return h_BNM
+
+    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        if self.in_parts and x.dim() > 3:
+            # a row has an input for every layer: torch would round those of some passes in other places
+            found = rms_norm(x, gain, self.config.rms_norm_eps, most_rows=x.numel())
+            if found is not None:
+                return found
+        return super()._norm(x, gain)
 
     def _native_block(self, layer: int) -> VariedBlock:
         block, parts, place = self.blocks[layer], self.parts_of(layer), self.places[layer]
