@@ -22,6 +22,7 @@ from tests.mutants.adapting import ADAPTING
 from tests.mutants.advising import ADVISING
 from tests.mutants.amx import AMX
 from tests.mutants.api import API
+from tests.mutants.assistants import ASSISTANTS
 from tests.mutants.bench import BENCH
 from tests.mutants.block_heads import BLOCK_HEADS
 from tests.mutants.checkpoints import CHECKPOINTS
@@ -109,6 +110,7 @@ LISTS = (
     ADAPTING,
     ADVISING,
     ACCURACY,
+    ASSISTANTS,
     RECURRENT,
     RETRIEVAL,
     LOOKUPS,
