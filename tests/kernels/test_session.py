@@ -99,3 +99,9 @@ def test_attention_to_latents(rank: int) -> None:
     for given, expected in zip(together(TritonOps(), None, decoder), together(Ops(), None, decoder), strict=True):
         assert expected.std() > 1e-3
         torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_passes_over_heads_without_a_kernel_are_not_captured() -> None:
+    """Those of a published Gemma 4's layers without a window."""
+    large = load_decoder(ModelTensors("gemma4", 0, global_head_dim=512), torch.device("cpu"), torch.float32)
+    assert attends_in_kernels(large) is False and attends_in_kernels(tiny_decoder("gemma4"))

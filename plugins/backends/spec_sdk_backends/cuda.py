@@ -197,8 +197,10 @@ class CudaBackend(Backend):
 
 
 def attends_in_kernels(decoder: Decoder) -> bool:
-    """Whether a kernel has heads of this size; torch's attention to latents cannot be captured."""
-    from spec_sdk_backends.tree_attention import MAX_SHARED_DIM
+    """Whether a kernel has heads of this size; torch's attention cannot be captured."""
+    from spec_sdk_backends.tree_attention import MAX_HEAD_DIM, MAX_SHARED_DIM
 
-    latent = decoder.config.latent
+    latent, heads = decoder.config.latent, decoder.config.global_heads
+    if heads is not None and heads.head_dim > MAX_HEAD_DIM:
+        return False
     return latent is None or (decoder.dtype.itemsize == 2 and latent.width <= MAX_SHARED_DIM)
