@@ -112,7 +112,7 @@ class TorchExecutor(Executor):
     def _needed_of(self, plan: PassPlan) -> BlockRunner:
         """What runs the blocks that a pass is for: a prompt's rows end where nobody sees them any more."""
         needed = max(self.decoder.blocks_with_kv, *plan.taps, 0)
-        if plan.logits != "none" or needed == self.layers or not runs_plainly(plan.runner, self.layers):
+        if plan.logits != "none" or needed >= self.layers or not runs_plainly(plan.runner, self.layers):
             return plan.runner
         return SequentialRunner(end=needed)
 

@@ -48,6 +48,13 @@ def test_what_is_tapped_is_computed(taps: Sequence[int], end: int, ran: list[int
     assert session.length(0) == 42
 
 
+def test_a_state_that_no_block_leaves_is_none_more(ran: list[int]) -> None:
+    session = Session(TorchExecutor(tiny_decoder("gemma4_small"), Ops()))
+    with pytest.raises(KeyError):
+        session.prefill(0, [5, 6], (ALL + 1,))
+    assert ran == [ALL]
+
+
 def test_the_logits_behind_are_the_same() -> None:
     executor = TorchExecutor(tiny_decoder("gemma4_small"), Ops())
     short, whole = Session(executor), Session(executor)
