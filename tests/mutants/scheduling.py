@@ -317,8 +317,8 @@ SCHEDULING = (
     Mutant(
         "prefill: into the slot of the first request",
         SCHEDULER,
-        "self.target.prefill(state.slot, chunk",
-        "self.target.prefill(self._roster.active[0].slot, chunk",
+        "return self.target.prefill(state.slot, chunk, taps)",
+        "return self.target.prefill(self._roster.active[0].slot, chunk, taps)",
         (f"{BATCHES}[vanilla-greedy]",),
     ),
     Mutant(
