@@ -24,7 +24,7 @@ ASSISTANTS = (
     Mutant(
         "an assistant's children are fed the pending token's state",
         SESSION,
-        "self._states_TW[slot][tree.parent[-new:]]",
+        "self._states_TW[slot][numbers_on(device, tree.parent[-new:])]",
         "self._states_TW[slot][:1].expand(new, -1) * 0",
         (OF_ASSISTANTS,),
     ),

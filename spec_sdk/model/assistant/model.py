@@ -22,6 +22,7 @@ from spec_sdk.model.target_ends import TargetEnds
 from spec_sdk.ops import Ops
 from spec_sdk.ops.embedding import Embedding
 from spec_sdk.ops.linear import Projection
+from spec_sdk.ops.uploads import numbers_on
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]
 """K and V [G, P, D]."""
@@ -110,9 +111,9 @@ class Assistant:
         """
         embedded_KW = self._target.embedding(token_K[None])[0].to(self.dtype) * self._scale
         x_KM = self._entering(torch.cat((embedded_KW, state_KW), -1))
-        position_1K = torch.tensor([[text.position for count, text in texts for _ in range(count)]])
+        position_1K = numbers_on(self.device, [[text.position for count, text in texts for _ in range(count)]])
         longest = 1 + max(text.position for _, text in texts)
-        turns = {key: table.at(position_1K.to(self.device), longest) for key, table in self._rotary.items()}
+        turns = {key: table.at(position_1K, longest) for key, table in self._rotary.items()}
         for layer, block in enumerate(self._blocks):
             x_KM = self._through(layer, block, x_KM, turns, texts)
         h_KM = self._norm(x_KM, self._ends.final_norm_M)

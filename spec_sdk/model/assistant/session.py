@@ -14,6 +14,7 @@ from spec_sdk.model.context_vocabulary import ContextVocabulary
 from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.session import Session
 from spec_sdk.ops import DraftLogits
+from spec_sdk.ops.uploads import numbers_on
 from spec_sdk.tree import TreeBuilder
 
 
@@ -42,7 +43,8 @@ class AssistantSession:
     def grow(self, slots: Sequence[int], trees: Sequence[TreeBuilder], new_nodes: Sequence[int]) -> list[DraftLogits]:
         """Feed each tree's ``new_nodes`` youngest nodes; return their logits."""
         cases = list(zip(slots, trees, new_nodes, strict=True))
-        states = [self._states_TW[slot][tree.parent[-new:]] for slot, tree, new in cases]
+        device = self.assistant.device
+        states = [self._states_TW[slot][numbers_on(device, tree.parent[-new:])] for slot, tree, new in cases]
         return self._step(slots, [tree.token[-new:] for _, tree, new in cases], states)
 
     def forget(self, slot: int) -> None:
@@ -54,7 +56,7 @@ class AssistantSession:
         self, slots: Sequence[int], tokens: Sequence[Sequence[int]], states: Sequence[torch.Tensor]
     ) -> list[DraftLogits]:
         counts = [len(of_slot) for of_slot in tokens]
-        token_K = torch.tensor([token for of_slot in tokens for token in of_slot], device=self.assistant.device)
+        token_K = numbers_on(self.assistant.device, [token for of_slot in tokens for token in of_slot])
         texts = [(count, self._texts[slot]) for count, slot in zip(counts, slots, strict=True)]
         with torch.no_grad():
             logits_KV, state_KW = self.assistant.step(token_K, torch.cat(list(states)), texts)
