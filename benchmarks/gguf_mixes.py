@@ -6,6 +6,7 @@
     python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape gpt_oss_20b --mixes MXFP4
     python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape qwen3_5_0_8b --mixes Q4_K_M
     python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape glm_4_7_flash --mixes Q4_K_M
+    python -m benchmarks.gguf_mixes --llama-python /path/to/env/bin/python --shape gemma4_e2b --mixes Q4_K_M
 
 For each mix of quantisations a model with random weights is written; plain decoding behind a prompt of 64 tokens,
 by turns: in few bits, dense in bfloat16, and llama-cpp-python of the same file, if ``--llama-python`` has one. Also a
