@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import gguf_mixes
+from benchmarks.support.gemma4_shape import Gemma4Shape
 from benchmarks.support.shapes import SHAPES
 
 SMALL: dict[str, Any] = {"hidden": 256, "inner": 512, "layers": 8, "heads": 4, "kv_heads": 2, "vocabulary": 1024}
@@ -21,6 +22,9 @@ def test_files_in_few_bits_beside_dense_weights(name: str, tmp_path: Path, monke
     shape = SHAPES[name]
     gains = {gain: 256 if dims == shape.hidden else dims for gain, dims in shape.gains.items()}
     few: dict[str, Any] = {"experts": 6, "per_token": 2} if shape.experts else {}
+    if isinstance(shape, Gemma4Shape):
+        # of eight layers the first five make K and V, the last of them without a window
+        few["shared"] = 3
     monkeypatch.setitem(SHAPES, name, replace(shape, gains=gains, **SMALL, **few))
     output = tmp_path / "mixes.json"
     mixes = [f"--shape={name}", "--mixes", "Q4_0", "Q5_K_M"]
