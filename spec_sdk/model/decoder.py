@@ -297,9 +297,12 @@ class Decoder:
         Raises UserError for a decoder whose cache cannot be in that form.
         """
         c = self.config
+        return self.kind_of_cache(form)(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
+
+    def kind_of_cache(self, form: str) -> type[KVCache]:
+        """What stores K and V of one shape in one of :meth:`new_cache`'s forms."""
         rounded: dict[str, type[KVCache]] = {"bfloat16": RoundedKVCache, "int8": QuantizedKVCache}
-        kind = KVCache if is_exact(form, self.dtype) else rounded[form]
-        return kind(self.layers, c.num_kv_heads, c.head_dim, self.device, self.dtype)
+        return KVCache if is_exact(form, self.dtype) else rounded[form]
 
     def encode(self, encoder_input: EncoderInput, cache: KVCache, slot: int) -> None:
         """Run the encoder of an encoder–decoder, and store what its blocks see of it in the request's slot.

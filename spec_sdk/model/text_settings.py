@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from spec_sdk.model.config_fields import Fields
+
 TEXTS_OF = {
     "gemma3": ("gemma3_text",),
     "gemma4": ("gemma4_text",),
@@ -26,3 +28,10 @@ def text_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     shared = {key: values[key] for key in _SHARED if values.get(key) is not None}
     own = text.get("model_type")
     return {**shared, **text, "model_type": own if own in TEXTS_OF[kind] else TEXTS_OF[kind][0]}
+
+
+def text_fields(fields: Fields) -> Fields:
+    """The same to be read, of a checkpoint that holds more; errors name its ``text_config``. Raises UserError unless
+    there is one.
+    """
+    return Fields(text_settings(fields.values), fields.section("text_config").where)

@@ -16,10 +16,8 @@ import torch
 
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.decoder import BlockWeights, Decoder, ForwardPass, Rotations
-from spec_sdk.model.kv_cache import KVCache, is_exact
-from spec_sdk.model.quantized_kv_cache import QuantizedKVCache
+from spec_sdk.model.kv_cache import KVCache
 from spec_sdk.model.rope import rotate
-from spec_sdk.model.rounded_kv_cache import RoundedKVCache
 from spec_sdk.model.shaped_kv_cache import CachePlace, ShapedKVCache, ShapedPassCache
 from spec_sdk.model.varied_parts import VariedParts
 from spec_sdk.ops import Ops
@@ -67,7 +65,6 @@ class VariedDecoder(Decoder):
         sources: Sequence[int] | None = None,
     ) -> None:
         super().__init__(config, blocks, embedding, final_norm_M, output_head, sources=sources)
-        self.fuses_groups = False
         self.layer_inputs = layer_inputs
         self._own = config if sources is None else config.of_layers(self.sources)
         self._shapes, self.places = _cache_places(self._own)
@@ -127,8 +124,7 @@ class VariedDecoder(Decoder):
         )
 
     def new_cache(self, form: str = "exact") -> ShapedKVCache:
-        rounded: dict[str, type[KVCache]] = {"bfloat16": RoundedKVCache, "int8": QuantizedKVCache}
-        kind = KVCache if is_exact(form, self.dtype) else rounded[form]
+        kind = self.kind_of_cache(form)
         parts = [kind(layers, *shape, self.device, self.dtype) for shape, layers in self._shapes.items()]
         return ShapedKVCache(parts, self.places)
 

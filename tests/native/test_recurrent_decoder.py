@@ -16,7 +16,6 @@ from spec_sdk.model.load_decoder import load_decoder
 from spec_sdk.model.recurrent.decoder import RecurrentDecoder
 from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
-from spec_sdk.ops import Ops
 from spec_sdk.ops.quantized import QuantizedMatrix
 from spec_sdk.ops.quantizing import quantize
 from spec_sdk.testing.executors import check_executor, random_tree
@@ -27,9 +26,9 @@ from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native.folding import NativeState
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.recurrent_decoder import NativeRecurrentDecoder, unknown_recurrent
+from tests.native.near_reference import CPU, assert_close, native_executor, reference
 from tests.support.threads import threads
 
-CPU = torch.device("cpu")
 VOCABULARY = 96
 COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -149,14 +148,9 @@ class InEightBits(LongMemories):
 
 
 def natively(source: TensorSource, dtype: torch.dtype, **options: Any) -> TorchExecutor:
-    executor = CpuBackend(CpuConfig(**options)).load(source, dtype)
-    assert isinstance(executor, TorchExecutor) and type(executor.decoder) is NativeRecurrentDecoder
+    executor = native_executor(NativeRecurrentDecoder, source, dtype, **options)
     assert executor.bits_vary
     return executor
-
-
-def reference(source: TensorSource) -> TorchExecutor:
-    return TorchExecutor(load_decoder(source, CPU, torch.float64), Ops())
 
 
 def logits_of(executor: TorchExecutor) -> list[torch.Tensor]:
@@ -174,11 +168,6 @@ def logits_of(executor: TorchExecutor) -> list[torch.Tensor]:
         found += [one.logits_NV for one in scores]
         session.commit([0, 2], [tree.path_to(tree.size - 1) for tree in trees])
     return [logits.double() for logits in found]
-
-
-def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor], limit: float) -> None:
-    for ours, theirs in zip(found, expected, strict=True):
-        assert (ours - theirs).abs().max() <= limit * theirs.abs().max()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

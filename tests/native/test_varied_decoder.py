@@ -24,9 +24,9 @@ from spec_sdk.testing.same_bits import check_same_bits
 from spec_sdk_backends.cpu import CpuBackend, CpuConfig, CpuOps
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.varied_decoder import NativeVariedDecoder, unknown_varied
+from tests.native.near_reference import CPU, assert_close, native_executor, reference
 from tests.support.threads import threads
 
-CPU = torch.device("cpu")
 VOCABULARY = 96
 SLIDES, WHOLE = "sliding_attention", "full_attention"
 COMMON: dict[str, Any] = {
@@ -99,13 +99,7 @@ class InEightBits(Evened):
 
 
 def natively(source: TensorSource, dtype: torch.dtype, **options: Any) -> TorchExecutor:
-    executor = CpuBackend(CpuConfig(**options)).load(source, dtype)
-    assert isinstance(executor, TorchExecutor) and type(executor.decoder) is NativeVariedDecoder
-    return executor
-
-
-def reference(source: TensorSource) -> TorchExecutor:
-    return TorchExecutor(load_decoder(source, CPU, torch.float64), Ops())
+    return native_executor(NativeVariedDecoder, source, dtype, **options)
 
 
 def logits_of(executor: TorchExecutor) -> list[torch.Tensor]:
@@ -123,11 +117,6 @@ def logits_of(executor: TorchExecutor) -> list[torch.Tensor]:
             found += [one.logits_NV, one.hidden[2], one.hidden[6]]
         session.commit([0, 2], [tree.path_to(tree.size - 1) for tree in trees])
     return [logits.double() for logits in found]
-
-
-def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor], limit: float) -> None:
-    for ours, theirs in zip(found, expected, strict=True):
-        assert (ours - theirs).abs().max() <= limit * theirs.abs().max()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

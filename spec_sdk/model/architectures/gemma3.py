@@ -16,7 +16,7 @@ from spec_sdk.model.gguf_config import hf_config
 from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.llama_like import windows_by_type
 from spec_sdk.model.rope_fields import read_rope, ropes_by_type, rotated_dims
-from spec_sdk.model.text_settings import text_settings
+from spec_sdk.model.text_settings import text_fields
 
 _WINDOW, _PATTERN, _THETA, _LOCAL_THETA = 4096, 6, 1e6, 1e4
 _LAYERS_OF_27B = 62
@@ -35,8 +35,8 @@ _SIZES = {
 def _read_config(fields: Fields) -> ModelConfig:
     if fields.text("model_type", "") == "gemma3_text":
         return _read_text(Fields({**_SIZES, **fields.values}, fields.where))
-    where = fields.section("text_config").where
-    config = _read_text(Fields({**_SIZES, **text_settings(fields.values)}, where))
+    text = text_fields(fields)
+    config = _read_text(Fields({**_SIZES, **text.values}, text.where))
     return replace(config, prefix="language_model.")
 
 

@@ -10,14 +10,12 @@ from spec_sdk.model.architectures import gemma4
 from spec_sdk.model.config import ModelConfig
 from spec_sdk.model.config_fields import Fields
 from spec_sdk.model.family import Family
-from spec_sdk.model.text_settings import text_settings
+from spec_sdk.model.text_settings import text_fields
 from spec_sdk.model.weight_table import within
 
 
 def _read_config(fields: Fields) -> ModelConfig:
-    own = fields.section("text_config")
-    config = gemma4.read_text(Fields(text_settings(fields.values), own.where))
-    return replace(config, architecture=fields.text("model_type", ""))
+    return replace(gemma4.read_text(text_fields(fields)), architecture=fields.text("model_type", ""))
 
 
 FAMILY = Family(

@@ -19,7 +19,7 @@ from spec_sdk.model.gguf_reader import GGUFFile
 from spec_sdk.model.gguf_rope import growing_queries
 from spec_sdk.model.llama_like import read_llama_like
 from spec_sdk.model.rope_fields import TEMPERATURE, before_queries_grow, with_rope
-from spec_sdk.model.text_settings import TEXTS_OF, text_settings
+from spec_sdk.model.text_settings import TEXTS_OF, text_fields
 
 _YARN = {
     "rope_type": "yarn",
@@ -40,7 +40,7 @@ def _read_config(fields: Fields) -> ModelConfig:
     if kind not in known:
         raise UserError(f"{own.where}: the text of a mistral3 is {' or '.join(known)}, not '{kind}'")
     read = {"mistral": mistral.FAMILY.read_config, "mistral4": mistral4.FAMILY.read_config}.get(kind, _read_text)
-    return replace(read(Fields(text_settings(fields.values), own.where)), prefix="language_model.")
+    return replace(read(text_fields(fields)), prefix="language_model.")
 
 
 def _read_text(fields: Fields) -> ModelConfig:
