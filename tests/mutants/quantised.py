@@ -194,9 +194,30 @@ QUANTISED = (
     Mutant(
         "six bits: what is above the codes is taken off for one half",
         SOURCE + "rounded_avx512.h",
-        "wholes[at * PARTS + c * rows.count + r]",
+        "wholes[at * PARTS + p * rows.count + r]",
         "wholes[at * PARTS + r]",
         (f"{OF_ROUNDING}::test_a_product_is_that_of_the_rounded_rows",),
+    ),
+    Mutant(
+        "bands: rounded rows begin anew with every stretch",
+        SOURCE + "rounded_avx512.h",
+        "stretch.start ? load(y + r * y_stride) : zeros()",
+        "zeros()",
+        (f"{OF_ROUNDING}::test_a_product_is_that_of_the_rounded_rows",),
+    ),
+    Mutant(
+        "bands: rows begin anew with every stretch",
+        SOURCE + "quantized_avx512.h",
+        "stretch.start ? load(y + r * y_stride) : zeros()",
+        "zeros()",
+        (f"{OF_PRODUCTS}::test_quantized",),
+    ),
+    Mutant(
+        "bands: the last one is as wide as the others",
+        SOURCE + "quantized.h",
+        "std::min<int64_t>(BAND, blocks - of_band)",
+        "BAND",
+        (f"{OF_PRODUCTS}::test_side_by_side_is_the_same_matrix",),
     ),
     Mutant(
         "six bits: upper bits of a half's second line are the first's",

@@ -50,7 +50,7 @@ def _kernels_for_others(request: pytest.FixtureRequest, tmp_path_factory: pytest
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bits", FORMS)
 def test_quantized(bits: int, dtype: torch.dtype) -> None:
-    matrix, x_NI = quantized(37, 96, bits, True), random(9, 96).to(dtype)
+    matrix, x_NI = quantized(37, 1600, bits, True), random(9, 1600).to(dtype)
     held = SideBySide.of(matrix)
     assert torch.equal(held.dequantized(dtype), matrix.dequantized(dtype))
     for_kernel = held.matrix(None)
@@ -67,7 +67,7 @@ def test_quantized(bits: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bits", FORMS)
 def test_rounded_rows(bits: int, dtype: torch.dtype) -> None:
-    matrix, x_NI = quantized(37, 96, bits, True), random(9, 96).to(dtype)
+    matrix, x_NI = quantized(150, 1088, bits, True), random(9, 1088).to(dtype)
     held = SideBySide.of(matrix)
     for_kernel = held.matrix(None, rounds=True)
     alone = torch.cat([multiply(for_kernel, row[None]) for row in x_NI])

@@ -30,7 +30,7 @@ from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.quantized import NativeQuantizedProjection
 from tests.native.test_deterministic import Checkpoint
-from tests.native.test_products import DTYPES, FORMS, ROUNDING, ROWS, quantized, random, sizes
+from tests.native.test_products import DTYPES, FORMS, ROUNDING, ROWS, SHAPES, quantized, random, sizes
 from tests.support.real_pipelines import bench_prompts, pipeline_of, settings_of, tokens_of
 
 NEW_TOKENS = 32
@@ -68,7 +68,7 @@ def test_the_definition() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bits", FORMS)
 @pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("shape", [(64, 96), (49, 32), (1, 64), (37, 544)], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_product_is_that_of_the_rounded_rows(
     shape: tuple[int, int], bits: int, offsets: bool, dtype: torch.dtype
 ) -> None:

@@ -35,6 +35,7 @@ BESIDE = 16
 class SideBySide(QuantizedWeights):
     """A :class:`QuantizedMatrix` in the layout of the native kernels: ``records_PGC``, uint8, of so many outputs.
 
+    Where there are many groups, records lie in the order of ``source/quantized.h``, not in that of P and G.
     ``levels``: int8 [16], what codes stand for; None for themselves.
     """
 
@@ -130,7 +131,10 @@ class SideBySide(QuantizedWeights):
 
     def plain(self) -> QuantizedMatrix:
         ends = [bytes_of_group(self.bits) * BESIDE, _record_bytes(self.bits, False)]
-        codes, scale, *offset = self.records_PGC.tensor_split(ends, 2)
+        P, G, _ = self.records_PGC.shape
+        place_PG = torch.empty(P, G, dtype=torch.int64)
+        library().spec_places_of_records(self.bits, G, P, place_PG.data_ptr())
+        codes, scale, *offset = self.records_PGC.flatten(0, 1)[place_PG].tensor_split(ends, 2)
         dwords_OGC = _by_output(codes, 4)[: self.outputs]
         factors = [_by_output(part, 2)[: self.outputs].contiguous() for part in (scale, *offset) if part.numel()]
         matrix = QuantizedMatrix(

@@ -119,7 +119,7 @@ template <class T> struct Own {
     Rows<T> rows(const T* x, int64_t stride, int64_t count, const Matrix& matrix) {
         Rows<T> made{x, stride, count, &sums, &packed, &rounded};
         made.prepare(matrix);
-        y.resize((count + RowTiles::MOST) * PANEL * MOST_PANELS);
+        y.resize(matrix.bits ? count * Y_STRIDE : (count + RowTiles::MOST) * PANEL * MOST_PANELS);
         return made;
     }
 };

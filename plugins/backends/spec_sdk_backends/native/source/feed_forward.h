@@ -21,7 +21,7 @@ template <class T>
 void activate(const Matrix& gate_up, const Rows<T>& rows, const Work<T>& work, Own<T>& own, T* active) {
     if (work.shape.activation == 3) return square_positive(gate_up, rows, own, active);
     int64_t size = gate_up.outputs / 2;
-    Team::Part part = Team::part_of((size + BLOCK - 1) / BLOCK);
+    Team::Part part = Team::part_of(blocks_of(size));
     TileShapes shapes = rows.shapes(gate_up);
     auto use = [&](int64_t first, const float* gate, const float* up, int64_t stride) {
         int64_t count = std::min<int64_t>(BLOCK, size - first);
@@ -49,11 +49,12 @@ void activate(const Matrix& gate_up, const Rows<T>& rows, const Work<T>& work, O
         return;
     }
     own.up.resize(rows.count * Y_STRIDE);
-    for (int64_t i = part.first; i < part.end; i++) {
-        int64_t first = i * BLOCK, count = std::min<int64_t>(BLOCK, size - first);
+    each_band(records_of(gate_up), part, rows.count, [&](int64_t block, int64_t blocks) {
+        int64_t first = block * BLOCK, count = std::min(blocks * BLOCK, size - first);
         const float* gate = outputs_of<T>(gate_up, rows, first, count, own.y.data());
-        use(first, gate, outputs_of<T>(gate_up, rows, size + first, count, own.up.data()), Y_STRIDE);
-    }
+        const float* up = outputs_of<T>(gate_up, rows, size + first, count, own.up.data());
+        for (int64_t c = 0; c < count; c += BLOCK) use(first + c, gate + c, up + c, Y_STRIDE);
+    });
 }
 
 // h += down(activation(gate) · up) of the norm of h

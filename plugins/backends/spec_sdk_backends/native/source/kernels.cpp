@@ -118,8 +118,14 @@ void spec_lay_in_panels(const void* from, int64_t count, int64_t outputs, int64_
 // Codes of ``bits`` [outputs, bytes], scales and offsets (or null) [outputs, scales of a row], to records
 void spec_lay_side_by_side(int64_t bits, const void* codes, const void* scale, const void* offset, int64_t outputs,
                            int64_t groups, void* to, int threads) {
-    Records records{bits, offset != nullptr, groups, (const char*)to, nullptr};
+    Records records{bits, offset != nullptr, groups, blocks_of(outputs), (const char*)to, nullptr};
     lay_side_by_side(records, (const char*)codes, (const uint16_t*)scale, (const uint16_t*)offset, outputs, threads);
+}
+
+// to [blocks, groups]: which of a matrix's records is that of a block and a group
+void spec_places_of_records(int64_t bits, int64_t groups, int64_t blocks, int64_t* to) {
+    Records records{bits, false, groups, blocks, nullptr, nullptr};
+    for (int64_t i = 0; i < blocks * groups; i++) to[i] = (records.at(i / groups, i % groups) - records.first) / records.size();
 }
 
 // to [count, I]: weights of the quantised rows that ``row`` names, or of those from ``first`` on if it is null

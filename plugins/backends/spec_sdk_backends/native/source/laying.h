@@ -69,7 +69,7 @@ inline void lay_side_by_side(const Records& records, const char* codes, const ui
     int64_t groups = records.groups, bytes = GROUP * records.bits / 8, parts = records.parts();
 #pragma omp parallel num_threads(threads)
     {
-        Team::Part part = Team::part_of((outputs + BESIDE - 1) / BESIDE);
+        Team::Part part = Team::part_of(records.blocks);
         for (int64_t b = part.first; b < part.end; b++)
             for (int64_t g = 0; g < groups; g++) {
                 char* record = const_cast<char*>(records.at(b, g));

@@ -10,7 +10,7 @@
 
 constexpr int BLOCK = PANEL;   // outputs that are computed together
 constexpr int MOST_ROWS = 64;  // rows that are
-constexpr int Y_STRIDE = 2 * BLOCK;  // quantised outputs that do not begin with a block lie in two
+constexpr int Y_STRIDE = (BAND + 1) * BLOCK;  // quantised outputs of a band that do not begin with a block lie in one more
 static_assert(BLOCK == BESIDE, "blocks of both kinds are shared out alike");
 
 extern "C" struct Matrix {
@@ -24,7 +24,11 @@ extern "C" struct Matrix {
     const int8_t* levels;  // as records have them, or null
 };
 
-inline Records records_of(const Matrix& m) { return {m.bits, m.offsets, m.inputs / GROUP, (const char*)m.weights, m.levels}; }
+inline int64_t blocks_of(int64_t outputs) { return (outputs + BLOCK - 1) / BLOCK; }
+
+inline Records records_of(const Matrix& m) {
+    return {m.bits, m.offsets, m.inputs / GROUP, blocks_of(m.outputs), (const char*)m.weights, m.levels};
+}
 
 // Rows [N, I] as a matrix takes them. Each thread makes its own.
 template <class T> struct Rows {
@@ -62,18 +66,26 @@ void add_bias(const Matrix& m, int64_t first, int64_t count, int64_t rows, float
         for (int64_t c = 0; c < count; c++) y[r * stride + c] += to_float(bias[c]);
 }
 
-// Where y[r * Y_STRIDE + c] = output first + c of row r begins, for up to BLOCK of a quantised matrix. ``room`` is for
-// all rows.
+// ``use(block, blocks)`` for those of ``part`` that are of one band
+template <class Use> void each_band(const Records& records, Team::Part part, int64_t rows, const Use& use) {
+    for (int64_t block = part.first, band = records.band(rows), next; block < part.end; block = next) {
+        next = std::min(part.end, (block / band + 1) * band);
+        use(block, next - block);
+    }
+}
+
+// Where y[r * Y_STRIDE + c] = output first + c of row r begins, for as many of a quantised matrix as a band has. ``room`` is
+// for all rows.
 template <class T>
 const float* outputs_of(const Matrix& m, const Rows<T>& rows, int64_t first, int64_t count, float* room) {
     Records records = records_of(m);
-    for (int64_t block = first / BLOCK; block * BLOCK < first + count; block++) {
+    each_band(records, {first / BLOCK, blocks_of(first + count)}, rows.count, [&](int64_t block, int64_t blocks) {
         float* to = room + (block - first / BLOCK) * BLOCK;
         if (m.rounds)
-            rounded_tiles(records, block, *rows.rounded, rows.count, to, Y_STRIDE);
+            rounded_tiles(records, block, blocks, *rows.rounded, rows.count, to, Y_STRIDE);
         else
-            quantized_tiles<T>(records, block, rows.x, rows.stride, rows.sums->data(), rows.count, to, Y_STRIDE);
-    }
+            quantized_tiles<T>(records, block, blocks, rows.x, rows.stride, rows.sums->data(), rows.count, to, Y_STRIDE);
+    });
     float* y = room + first % BLOCK;
     add_bias<T>(m, first, count, rows.count, y, Y_STRIDE);
     return y;
@@ -101,10 +113,11 @@ void multiply(const Matrix& matrix, const Rows<T>& rows, Team::Part part, float*
     auto width = [&](int64_t first) { return std::min<int64_t>(BLOCK, matrix.outputs - first); };
     TileShapes shapes = rows.shapes(matrix);
     if (matrix.bits) {
-        for (int64_t block = part.first; block < part.end; block++) {
-            int64_t first = block * BLOCK;
-            use(first, width(first), outputs_of<T>(matrix, rows, first, width(first), y), int64_t(Y_STRIDE));
-        }
+        each_band(records_of(matrix), part, rows.count, [&](int64_t block, int64_t blocks) {
+            int64_t first = block * BLOCK, count = std::min(blocks * BLOCK, matrix.outputs - first);
+            const float* found = outputs_of<T>(matrix, rows, first, count, y);
+            for (int64_t c = 0; c < count; c += BLOCK) use(first + c, width(first + c), found + c, int64_t(Y_STRIDE));
+        });
         return;
     }
     auto panel = [&](int64_t i) { return part.first + i; };

@@ -9,8 +9,13 @@
 // their range added. In 8 bits it is inputs 0, 2, 1, 3: the sign is bit 7,
 // and a negative code c has -1 - c below it, so that |c + 1/2| is those bits plus 1/2. An output's records follow each
 // other, then the next 16 outputs'; missing outputs have scale 0. Codes of 4 bits without offsets may stand for levels.
+//
+// Outputs of more than UNCUT groups are laid in bands of up to BAND blocks: the records of a stretch of groups for each of
+// them, then the next stretch. So weights are read as they lie, while several blocks of outputs meet a stretch of the rows,
+// which stays in the first cache; all of a shorter row does.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 #include <vector>
 
@@ -18,6 +23,10 @@
 
 constexpr int GROUP = 32;
 constexpr int BESIDE = 16;  // outputs of a record
+constexpr int UNCUT = 32;
+constexpr int BAND = 8;
+constexpr int STRETCH = 16;    // groups, about
+constexpr int ROWS_APART = 4;  // for so few blocks are computed one by one, if they are laid so
 
 // The form of codes of 4 bits that stand for levels; those of others are their bits.
 constexpr int BY_LEVELS = 3;
@@ -28,10 +37,17 @@ constexpr int64_t middle_of(int64_t bits, bool offsets) { return bits == 8 || of
 // that an output's codes of a group have
 constexpr int scales_of_group(int64_t bits) { return bits == 6 ? 2 : 1; }
 
+// the records of neighbouring groups of a block, one behind the other
+struct Stretch {
+    const char* first;
+    int64_t start, end;  // of the groups
+};
+
 struct Records {
     int64_t bits;     // 4, 5, 6 or 8
     int64_t offsets;  // whether there are any
     int64_t groups;   // of an output
+    int64_t blocks;
     const char* first;
     const int8_t* levels;  // [16]: what codes stand for; or null
 
@@ -40,7 +56,22 @@ struct Records {
     // what codes are stored with added
     int64_t middle() const { return levels ? 0 : middle_of(bits, offsets); }
     int64_t size() const { return codes() + (offsets ? 4 : 2) * parts() * BESIDE; }
-    const char* at(int64_t block, int64_t group) const { return first + (block * groups + group) * size(); }
+    int64_t stretches() const { return groups > UNCUT ? (groups + STRETCH / 2) / STRETCH : 1; }
+    // whose outputs are computed together for so many rows
+    int64_t band(int64_t rows) const { return groups > UNCUT || rows > ROWS_APART ? BAND : 1; }
+    int64_t start(int64_t stretch) const { return groups * stretch / stretches(); }
+
+    Stretch stretch(int64_t block, int64_t number) const {
+        if (groups <= UNCUT) return {first + block * groups * size(), 0, groups};
+        int64_t from = start(number), end = start(number + 1), of_band = block / BAND * BAND;
+        int64_t beside = std::min<int64_t>(BAND, blocks - of_band);
+        return {first + (of_band * groups + from * beside + (block - of_band) * (end - from)) * size(), from, end};
+    }
+
+    const char* at(int64_t block, int64_t group) const {
+        Stretch found = stretch(block, ((group + 1) * stretches() - 1) / groups);
+        return found.first + (group - found.start) * size();
+    }
 };
 
 // Records that are multiplied later: fetched for one reading, or for one by every tile of rows; or not.

@@ -168,20 +168,20 @@ inline void fetch_ahead(const char* record, int64_t size, Fetch fetch) {
         for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(record + AHEAD_BYTES + i, 0, 2);
 }
 
-// R rows; records behind are fetched meanwhile
+// R rows, whose products with the groups before are in y; records behind are fetched meanwhile
 template <class T, int BITS, int R>
-void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
-                    int64_t y_stride, Fetch fetch) {
+void quantized_tile(const Records& records, const Stretch& stretch, const T* x, int64_t stride, const float* sums,
+                    float* y, int64_t y_stride, Fetch fetch) {
     using C = Codes<BITS>;
     const typename C::Tables tables(records);
     constexpr int PARTS = scales_of_group(BITS), LINES = C::LINES / PARTS;
     // what has to be added to each looked up number
     const float below = BITS == 8 ? -0.5f : -float(records.middle());
     int64_t scales = records.groups * PARTS, size = records.size();
-    const char* record = records.at(block, 0);
+    const char* record = stretch.first;
     Lanes total[R];
-    for (int r = 0; r < R; r++) total[r] = zeros();
-    for (int64_t s = 0; s < scales; record += size) {
+    for (int r = 0; r < R; r++) total[r] = stretch.start ? load(y + r * y_stride) : zeros();
+    for (int64_t s = stretch.start * PARTS; s < stretch.end * PARTS; record += size) {
         fetch_ahead(record, size, fetch);
         const __m256i* factors = (const __m256i*)(record + records.codes());
         for (int p = 0; p < PARTS; p++, s++) {

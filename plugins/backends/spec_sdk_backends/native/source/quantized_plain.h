@@ -84,16 +84,25 @@ inline void add_part(const char* record, int p, int middle, const Outputs& table
     }
 }
 
+// what the groups before a stretch came to
+template <int R> void begin_with(const float* y, int64_t y_stride, const Stretch& stretch, Outputs (&total)[R]) {
+    for (int r = 0; r < R; r++) {
+        total[r] = Outputs{};
+        if (stretch.start) std::memcpy(&total[r], y + r * y_stride, sizeof total[r]);
+    }
+}
+
 template <class T, int BITS, int R>
-void quantized_tile(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums, float* y,
-                    int64_t y_stride, Fetch) {
+void quantized_tile(const Records& records, const Stretch& stretch, const T* x, int64_t stride, const float* sums,
+                    float* y, int64_t y_stride, Fetch) {
     constexpr int PARTS = scales_of_group(BITS);
     const Outputs table = table_of(records);
     Outputs total[R];
-    for (int r = 0; r < R; r++) total[r] = Outputs{};
-    for (int64_t s = 0; s < records.groups * PARTS; s++) {
+    begin_with(y, y_stride, stretch, total);
+    for (int64_t s = stretch.start * PARTS; s < stretch.end * PARTS; s++) {
         int p = s % PARTS;
-        const char *record = records.at(block, s / PARTS), *factors = record + records.codes() + p * 2 * BESIDE;
+        const char* record = stretch.first + (s / PARTS - stretch.start) * records.size();
+        const char* factors = record + records.codes() + p * 2 * BESIDE;
         Outputs part[R];
         for (int r = 0; r < R; r++) part[r] = Outputs{};
         add_part<BITS, R>(record, p, int(records.middle()), table, x + s / PARTS * GROUP, stride, part);

@@ -18,20 +18,35 @@
 #include "rounded_plain.h"
 #endif
 
-// ``use(r, count, fetch)`` for tiles of rows: the first row's number, how many rows as a type, and what is fetched
-template <class Use> void each_tile(int64_t rows, const Use& use) {
-    for (int64_t r = 0; r < rows; r += QUANTIZED_ROWS) {
-        int64_t left = rows - r < QUANTIZED_ROWS ? rows - r : QUANTIZED_ROWS;
-        Fetch fetch = r ? Fetch::NOTHING : left == rows ? Fetch::ONCE : Fetch::KEPT;
-        with_count<QUANTIZED_ROWS>(left, [&](auto count) { use(r, count, fetch); });
+// ``use(stretch, bytes)`` for those of a block; behind so many bytes is the same one of the next block of the band
+template <class Use> void each_stretch(const Records& records, int64_t block, const Use& use) {
+    for (int64_t s = 0, count = records.stretches(), size = records.size(); s < count; s++) {
+        Stretch stretch = records.stretch(block, s);
+        use(stretch, (stretch.end - stretch.start) * size);
     }
 }
 
-// y[r * y_stride + o] = product of output o of a block with row r
+// ``use(stretch, b, r, count, fetch)`` for tiles of rows and stretches of ``blocks`` of a band: whose stretch it is, the
+// first row's number, how many rows as a type, and what is fetched
+template <class Use>
+void each_tile(const Records& records, int64_t block, int64_t blocks, int64_t rows, const Use& use) {
+    each_stretch(records, block, [&](const Stretch& stretch, int64_t bytes) {
+        for (int64_t r = 0; r < rows; r += QUANTIZED_ROWS) {
+            int64_t left = rows - r < QUANTIZED_ROWS ? rows - r : QUANTIZED_ROWS;
+            Fetch fetch = r ? Fetch::NOTHING : left == rows ? Fetch::ONCE : Fetch::KEPT;
+            with_count<QUANTIZED_ROWS>(left, [&](auto count) {
+                Stretch of = stretch;
+                for (int64_t b = 0; b < blocks; b++, of.first += bytes) use(of, b, r, count, fetch);
+            });
+        }
+    });
+}
+
+// y[r * y_stride + b * BESIDE + o] = product of output o of block ``block + b`` with row r, for ``blocks`` of a band
 template <class T>
-void quantized_tiles(const Records& records, int64_t block, const T* x, int64_t stride, const float* sums,
-                     int64_t rows, float* y, int64_t y_stride) {
-    each_tile(rows, [&](int64_t r, auto count, Fetch fetch) {
+void quantized_tiles(const Records& records, int64_t block, int64_t blocks, const T* x, int64_t stride,
+                     const float* sums, int64_t rows, float* y, int64_t y_stride) {
+    each_tile(records, block, blocks, rows, [&](const Stretch& stretch, int64_t b, int64_t r, auto count, Fetch fetch) {
         constexpr int R = decltype(count)::value;
         const float* of_rows = sums + r * records.groups * records.parts();
         auto tile = records.levels      ? quantized_tile<T, BY_LEVELS, R>
@@ -39,29 +54,32 @@ void quantized_tiles(const Records& records, int64_t block, const T* x, int64_t 
                     : records.bits == 5 ? quantized_tile<T, 5, R>
                     : records.bits == 6 ? quantized_tile<T, 6, R>
                                         : quantized_tile<T, 8, R>;
-        tile(records, block, x + r * stride, stride, of_rows, y + r * y_stride, y_stride, fetch);
+        tile(records, stretch, x + r * stride, stride, of_rows, y + r * y_stride + b * BESIDE, y_stride, fetch);
     });
 }
 
 // the same with rounded rows
-inline void rounded_tiles(const Records& records, int64_t block, const RoundedRows& x, int64_t rows, float* y,
-                          int64_t y_stride) {
+inline void rounded_tiles(const Records& records, int64_t block, int64_t blocks, const RoundedRows& x, int64_t rows,
+                          float* y, int64_t y_stride) {
 #if WITH_AMX
     if (x.by_amx) {
         auto tiles = records.levels      ? rounded_tiles_by_amx<BY_LEVELS>
                      : records.bits == 4 ? rounded_tiles_by_amx<4>
                                          : rounded_tiles_by_amx<8>;
-        tiles(records, block, x, rows, y, y_stride);
+        each_stretch(records, block, [&](Stretch stretch, int64_t bytes) {
+            for (int64_t b = 0; b < blocks; b++, stretch.first += bytes)
+                tiles(records, stretch, x, rows, y + b * BESIDE, y_stride);
+        });
         return;
     }
 #endif
-    each_tile(rows, [&](int64_t r, auto count, Fetch fetch) {
+    each_tile(records, block, blocks, rows, [&](const Stretch& stretch, int64_t b, int64_t r, auto count, Fetch fetch) {
         constexpr int R = decltype(count)::value;
         auto tile = records.levels      ? rounded_tile<BY_LEVELS, R>
                     : records.bits == 4 ? rounded_tile<4, R>
                     : records.bits == 5 ? rounded_tile<5, R>
                     : records.bits == 6 ? rounded_tile<6, R>
                                         : rounded_tile<8, R>;
-        tile(records, block, x, r, y + r * y_stride, y_stride, fetch);
+        tile(records, stretch, x, r, y + r * y_stride + b * BESIDE, y_stride, fetch);
     });
 }

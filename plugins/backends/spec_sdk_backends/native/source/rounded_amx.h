@@ -88,16 +88,17 @@ __attribute__((noinline)) void add_groups(const Unpacked& weights, const Rounded
     UNROLLED for (int r = 0; r < R; r++) store(y + r * y_stride, total[r]);
 }
 
-// the same as rounded_tiles of other instructions; TileShapes are made for ``rows`` and a group's depth
+// all rows with a stretch of a block; TileShapes are made for ``rows`` and a group's depth
 template <int BITS>
-void rounded_tiles_by_amx(const Records& records, int64_t block, const RoundedRows& x, int64_t rows, float* y,
+void rounded_tiles_by_amx(const Records& records, const Stretch& stretch, const RoundedRows& x, int64_t rows, float* y,
                           int64_t y_stride) {
     Unpacked weights;
     RowTiles tiles(rows);
-    int64_t size = records.size(), parts = (records.groups + MOST_GROUPS - 1) / MOST_GROUPS;
+    int64_t size = records.size(), all = stretch.end - stretch.start, parts = (all + MOST_GROUPS - 1) / MOST_GROUPS;
     for (int64_t part = 0; part < parts; part++) {
-        int64_t start = records.groups * part / parts, count = records.groups * (part + 1) / parts - start;
-        const char* record = records.at(block, start);
+        int64_t before_it = all * part / parts, count = all * (part + 1) / parts - before_it;
+        int64_t start = stretch.start + before_it;
+        const char* record = stretch.first + before_it * size;
         for (int64_t tile = 0; tile < tiles.count; tile++) {
             int64_t first = tile * tiles.rows;
             auto unpack = [&](int64_t g) {

@@ -60,9 +60,9 @@ template <> struct Bytes<8> {
     }
 };
 
-// R rows from row ``first`` on; records behind are fetched meanwhile
+// R rows from row ``first`` on, whose products with the groups before are in y; records behind are fetched meanwhile
 template <int BITS, int R>
-void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows, int64_t first, float* y,
+void rounded_tile(const Records& records, const Stretch& stretch, const RoundedRows& rows, int64_t first, float* y,
                   int64_t y_stride, Fetch fetch) {
     using B = Bytes<BITS>;
     constexpr int PARTS = scales_of_group(BITS), LINES = Codes<BITS>::LINES;
@@ -71,30 +71,25 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
     const typename B::Table table(records);
     // one sum of few rows would wait for itself
     constexpr int CHAINS = PARTS > 1 ? PARTS : R < 4 ? 2 : 1;
-    int64_t groups = records.groups, size = records.size();
-    const char* record = records.at(block, 0);
+    int64_t size = records.size();
+    const char* record = stretch.first;
     const int8_t* codes = rows.codes.data() + first * GROUP;
     const float *scales = rows.scales.data() + first, *sums = rows.sums.data() + first;
     const int32_t* wholes = rows.wholes.data() + first;
     Lanes total[R];
-    for (int r = 0; r < R; r++) total[r] = zeros();
-    for (int64_t g = 0; g < groups; g++, record += size) {
+    for (int r = 0; r < R; r++) total[r] = stretch.start ? load(y + r * y_stride) : zeros();
+    for (int64_t g = stretch.start; g < stretch.end; g++, record += size) {
         int64_t at = g * rows.count;
         fetch_ahead(record, size, fetch);
         __m512i part[R][CHAINS];
-        for (int r = 0; r < R; r++) {
-            for (int c = 0; c < CHAINS; c++) {
-                bool starts = above && c < PARTS;
-                part[r][c] = starts ? _mm512_set1_epi32(-above * wholes[at * PARTS + c * rows.count + r])
-                                    : _mm512_setzero_si512();
-            }
-        }
-        for (int line = 0; line < LINES; line++) {
+        for (int r = 0; r < R; r++)
+            for (int c = 0; c < CHAINS; c++) part[r][c] = _mm512_setzero_si512();
+        UNROLLED for (int line = 0; line < LINES; line++) {
             __m512i bytes[B::VECTORS];
             B::unpack(record, line, table, bytes);
-            for (int v = 0; v < B::VECTORS; v++) {
+            UNROLLED for (int v = 0; v < B::VECTORS; v++) {
                 const int8_t* four = codes + at * GROUP + (line * B::VECTORS + v) * 4;
-                for (int r = 0; r < R; r++) {
+                UNROLLED for (int r = 0; r < R; r++) {
                     int32_t dword;
                     std::memcpy(&dword, four + r * GROUP, sizeof dword);
                     __m512i& sum = part[r][PARTS > 1 ? line * PARTS / LINES : (line * B::VECTORS + v) % CHAINS];
@@ -107,6 +102,9 @@ void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows
             Lanes scale = _mm512_cvtph_ps(_mm256_loadu_si256(factors + p));
             for (int r = 0; r < R; r++) {
                 __m512i whole = CHAINS > PARTS ? _mm512_add_epi32(part[r][0], part[r][CHAINS - 1]) : part[r][p];
+                // behind the sum: before it, as many vectors as there are rows would be written to memory first
+                if (above)
+                    whole = _mm512_sub_epi32(whole, _mm512_set1_epi32(above * wholes[at * PARTS + p * rows.count + r]));
                 total[r] = fused(_mm512_mul_ps(scale, all(scales[at + r])), _mm512_cvtepi32_ps(whole), total[r]);
             }
             if (records.offsets) {

@@ -5,17 +5,18 @@
 #include "rounded_rows.h"
 
 template <int BITS, int R>
-void rounded_tile(const Records& records, int64_t block, const RoundedRows& rows, int64_t first, float* y,
+void rounded_tile(const Records& records, const Stretch& stretch, const RoundedRows& rows, int64_t first, float* y,
                   int64_t y_stride, Fetch) {
     constexpr int PARTS = scales_of_group(BITS);
     const int8_t* codes = rows.codes.data() + first * GROUP;
     const float *scales = rows.scales.data() + first, *sums = rows.sums.data() + first;
     const Outputs table = table_of(records);
     Outputs total[R];
-    for (int r = 0; r < R; r++) total[r] = Outputs{};
-    for (int64_t s = 0; s < records.groups * PARTS; s++) {
+    begin_with(y, y_stride, stretch, total);
+    for (int64_t s = stretch.start * PARTS; s < stretch.end * PARTS; s++) {
         int p = s % PARTS;
-        const char *record = records.at(block, s / PARTS), *factors = record + records.codes() + p * 2 * BESIDE;
+        const char* record = stretch.first + (s / PARTS - stretch.start) * records.size();
+        const char* factors = record + records.codes() + p * 2 * BESIDE;
         int64_t at = s / PARTS * rows.count;
         Outputs part[R];
         for (int r = 0; r < R; r++) part[r] = Outputs{};
