@@ -225,7 +225,7 @@ def _declare(loaded: Any) -> None:
         "uses_amx": ([], short),
         "lay_in_panels": ([pointer, whole, whole, whole, pointer, short], None),
         "lay_side_by_side": ([whole, pointer, pointer, pointer, whole, whole, pointer, short], None),
-        "places_of_records": ([whole, whole, whole, pointer], None),
+        "places_of_records": ([whole, whole, pointer], None),
         "forward": ([short, *([pointer] * 10), short], short),
         "fold": ([*([pointer] * 4), whole, whole, pointer, pointer, short], None),
         "mass_of_logits": ([short, pointer, pointer, pointer, whole, pointer, short], number),

@@ -133,7 +133,7 @@ class SideBySide(QuantizedWeights):
         ends = [bytes_of_group(self.bits) * BESIDE, _record_bytes(self.bits, False)]
         P, G, _ = self.records_PGC.shape
         place_PG = torch.empty(P, G, dtype=torch.int64)
-        library().spec_places_of_records(self.bits, G, P, place_PG.data_ptr())
+        library().spec_places_of_records(G, P, place_PG.data_ptr())
         codes, scale, *offset = self.records_PGC.flatten(0, 1)[place_PG].tensor_split(ends, 2)
         dwords_OGC = _by_output(codes, 4)[: self.outputs]
         factors = [_by_output(part, 2)[: self.outputs].contiguous() for part in (scale, *offset) if part.numel()]

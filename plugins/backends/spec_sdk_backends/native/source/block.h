@@ -160,7 +160,7 @@ int64_t normalise_rows(Own<T>& own, const Work<T>& work, const Gain& gain, const
 
 // this thread's part of the outputs, block by block: ``use(first, count, y, stride)``
 template <class T, class Use> void multiply(const Matrix& matrix, const Rows<T>& rows, float* y, const Use& use) {
-    multiply<T>(matrix, rows, Team::part_of((matrix.outputs + BLOCK - 1) / BLOCK), y, use);
+    multiply<T>(matrix, rows, Team::part_of(blocks_of(matrix.outputs)), y, use);
 }
 
 // to [rows, outputs], rows ``width`` apart: blocks ``part`` of the outputs
@@ -174,7 +174,7 @@ void write_product(const Matrix& matrix, const Rows<T>& rows, Team::Part part, T
 
 // the same of this thread's part
 template <class T> void write_product(const Matrix& matrix, const Rows<T>& rows, T* to, int64_t width, Own<T>& own) {
-    write_product(matrix, rows, Team::part_of((matrix.outputs + BLOCK - 1) / BLOCK), to, width, own);
+    write_product(matrix, rows, Team::part_of(blocks_of(matrix.outputs)), to, width, own);
 }
 
 template <class T> void project_qkv(const Block& block, const Work<T>& work, Own<T>& own) {

@@ -237,7 +237,7 @@ template <class T> void add_experts(const Block& block, const Work<T>& work, Own
 
     // this thread made these outputs of all products
     Giving<T> give(block.mlp_output_norm, work);
-    Team::Part outputs = Team::part_of((M + BLOCK - 1) / BLOCK);
+    Team::Part outputs = Team::part_of(blocks_of(M));
     own.y.resize(work.rows * BLOCK);
     for (int64_t first = outputs.first * BLOCK; first < std::min<int64_t>(outputs.end * BLOCK, M); first += BLOCK) {
         int64_t width = std::min<int64_t>(BLOCK, M - first);

@@ -123,9 +123,11 @@ void spec_lay_side_by_side(int64_t bits, const void* codes, const void* scale, c
 }
 
 // to [blocks, groups]: which of a matrix's records is that of a block and a group
-void spec_places_of_records(int64_t bits, int64_t groups, int64_t blocks, int64_t* to) {
-    Records records{bits, false, groups, blocks, nullptr, nullptr};
-    for (int64_t i = 0; i < blocks * groups; i++) to[i] = (records.at(i / groups, i % groups) - records.first) / records.size();
+void spec_places_of_records(int64_t groups, int64_t blocks, int64_t* to) {
+    // of any form: where a record lies among the others hangs on none
+    Records records{8, false, groups, blocks, (const char*)to, nullptr};
+    for (int64_t b = 0; b < blocks; b++)
+        each_record(records, b, [&](const char* record, int64_t) { *to++ = (record - records.first) / records.size(); });
 }
 
 // to [count, I]: weights of the quantised rows that ``row`` names, or of those from ``first`` on if it is null

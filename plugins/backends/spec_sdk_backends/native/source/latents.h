@@ -50,7 +50,7 @@ void finish_latent(const Block& block, const LatentRoom<T>& room, const Cache& c
 template <class T>
 void project_heads(const Matrix* of, const T* from, int64_t stride, int64_t step, T* to, int64_t width, int64_t apart,
                    const Work<T>& work, Own<T>& own) {
-    int64_t blocks = (of[0].outputs + BLOCK - 1) / BLOCK;
+    int64_t blocks = blocks_of(of[0].outputs);
     Team::Part part = Team::part_of(work.shape.heads * blocks);
     for (int64_t h = part.first / blocks; h * blocks < part.end; h++) {
         Team::Part own_blocks{std::max(part.first - h * blocks, int64_t(0)), std::min(part.end - h * blocks, blocks)};

@@ -71,8 +71,8 @@ inline void lay_side_by_side(const Records& records, const char* codes, const ui
     {
         Team::Part part = Team::part_of(records.blocks);
         for (int64_t b = part.first; b < part.end; b++)
-            for (int64_t g = 0; g < groups; g++) {
-                char* record = const_cast<char*>(records.at(b, g));
+            each_record(records, b, [&](const char* first, int64_t g) {
+                char* record = const_cast<char*>(first);
                 uint16_t* factors = (uint16_t*)(record + records.codes());
                 int64_t there = std::min<int64_t>(BESIDE, outputs - b * BESIDE);
                 if (there < BESIDE) std::memset(record, 0, records.size());
@@ -86,6 +86,6 @@ inline void lay_side_by_side(const Records& records, const char* codes, const ui
                         if (offset) factors[(parts + p) * BESIDE + c] = offset[at * parts + p];
                     }
                 }
-            }
+            });
     }
 }

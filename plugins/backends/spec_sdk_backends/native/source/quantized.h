@@ -41,6 +41,10 @@ constexpr int scales_of_group(int64_t bits) { return bits == 6 ? 2 : 1; }
 struct Stretch {
     const char* first;
     int64_t start, end;  // of the groups
+    int64_t size;        // of a record
+
+    int64_t bytes() const { return (end - start) * size; }
+    const char* at(int64_t group) const { return first + (group - start) * size; }
 };
 
 struct Records {
@@ -62,17 +66,24 @@ struct Records {
     int64_t start(int64_t stretch) const { return groups * stretch / stretches(); }
 
     Stretch stretch(int64_t block, int64_t number) const {
-        if (groups <= UNCUT) return {first + block * groups * size(), 0, groups};
+        if (groups <= UNCUT) return {first + block * groups * size(), 0, groups, size()};
         int64_t from = start(number), end = start(number + 1), of_band = block / BAND * BAND;
         int64_t beside = std::min<int64_t>(BAND, blocks - of_band);
-        return {first + (of_band * groups + from * beside + (block - of_band) * (end - from)) * size(), from, end};
-    }
-
-    const char* at(int64_t block, int64_t group) const {
-        Stretch found = stretch(block, ((group + 1) * stretches() - 1) / groups);
-        return found.first + (group - found.start) * size();
+        return {first + (of_band * groups + from * beside + (block - of_band) * (end - from)) * size(), from, end, size()};
     }
 };
+
+// ``use(stretch)`` for those of a block; behind the bytes of one is the same one of the next block of the band
+template <class Use> void each_stretch(const Records& records, int64_t block, const Use& use) {
+    for (int64_t s = 0, count = records.stretches(); s < count; s++) use(records.stretch(block, s));
+}
+
+// ``use(record, group)`` for those of a block
+template <class Use> void each_record(const Records& records, int64_t block, const Use& use) {
+    each_stretch(records, block, [&](const Stretch& stretch) {
+        for (int64_t g = stretch.start; g < stretch.end; g++) use(stretch.at(g), g);
+    });
+}
 
 // Records that are multiplied later: fetched for one reading, or for one by every tile of rows; or not.
 enum class Fetch { NOTHING, ONCE, KEPT };
@@ -149,8 +160,7 @@ template <class Use> void with_bits(int64_t bits, const Use& use) {
 // one row of weights [I] in floating point: scale · code is exact in float32
 template <class T> void expand(const Records& records, int64_t output, T* to) {
     int64_t block = output / BESIDE, lane = output % BESIDE;
-    for (int64_t g = 0; g < records.groups; g++, to += GROUP) {
-        const char* record = records.at(block, g);
+    each_record(records, block, [&](const char* record, int64_t) {
         const uint16_t* factors = (const uint16_t*)(record + records.codes()) + lane;
         float numbers[GROUP];
         with_bits(records.bits, [&](auto bits) { decode<decltype(bits)::value>(record + lane * 4, numbers); });
@@ -162,5 +172,6 @@ template <class T> void expand(const Records& records, int64_t output, T* to) {
             float offset = records.offsets ? half_to_float(factors[(parts + p) * BESIDE]) : 0.0f;
             for (int64_t i = p * inputs; i < (p + 1) * inputs; i++) to[i] = rounded<T>((numbers[i] - middle) * scale + offset);
         }
-    }
+        to += GROUP;
+    });
 }

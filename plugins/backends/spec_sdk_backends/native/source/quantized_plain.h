@@ -101,8 +101,7 @@ void quantized_tile(const Records& records, const Stretch& stretch, const T* x, 
     begin_with(y, y_stride, stretch, total);
     for (int64_t s = stretch.start * PARTS; s < stretch.end * PARTS; s++) {
         int p = s % PARTS;
-        const char* record = stretch.first + (s / PARTS - stretch.start) * records.size();
-        const char* factors = record + records.codes() + p * 2 * BESIDE;
+        const char *record = stretch.at(s / PARTS), *factors = record + records.codes() + p * 2 * BESIDE;
         Outputs part[R];
         for (int r = 0; r < R; r++) part[r] = Outputs{};
         add_part<BITS, R>(record, p, int(records.middle()), table, x + s / PARTS * GROUP, stride, part);

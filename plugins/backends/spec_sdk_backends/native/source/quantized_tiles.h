@@ -18,25 +18,17 @@
 #include "rounded_plain.h"
 #endif
 
-// ``use(stretch, bytes)`` for those of a block; behind so many bytes is the same one of the next block of the band
-template <class Use> void each_stretch(const Records& records, int64_t block, const Use& use) {
-    for (int64_t s = 0, count = records.stretches(), size = records.size(); s < count; s++) {
-        Stretch stretch = records.stretch(block, s);
-        use(stretch, (stretch.end - stretch.start) * size);
-    }
-}
-
 // ``use(stretch, b, r, count, fetch)`` for tiles of rows and stretches of ``blocks`` of a band: whose stretch it is, the
 // first row's number, how many rows as a type, and what is fetched
 template <class Use>
 void each_tile(const Records& records, int64_t block, int64_t blocks, int64_t rows, const Use& use) {
-    each_stretch(records, block, [&](const Stretch& stretch, int64_t bytes) {
+    each_stretch(records, block, [&](const Stretch& stretch) {
         for (int64_t r = 0; r < rows; r += QUANTIZED_ROWS) {
             int64_t left = rows - r < QUANTIZED_ROWS ? rows - r : QUANTIZED_ROWS;
             Fetch fetch = r ? Fetch::NOTHING : left == rows ? Fetch::ONCE : Fetch::KEPT;
             with_count<QUANTIZED_ROWS>(left, [&](auto count) {
                 Stretch of = stretch;
-                for (int64_t b = 0; b < blocks; b++, of.first += bytes) use(of, b, r, count, fetch);
+                for (int64_t b = 0; b < blocks; b++, of.first += of.bytes()) use(of, b, r, count, fetch);
             });
         }
     });
@@ -66,8 +58,8 @@ inline void rounded_tiles(const Records& records, int64_t block, int64_t blocks,
         auto tiles = records.levels      ? rounded_tiles_by_amx<BY_LEVELS>
                      : records.bits == 4 ? rounded_tiles_by_amx<4>
                                          : rounded_tiles_by_amx<8>;
-        each_stretch(records, block, [&](Stretch stretch, int64_t bytes) {
-            for (int64_t b = 0; b < blocks; b++, stretch.first += bytes)
+        each_stretch(records, block, [&](Stretch stretch) {
+            for (int64_t b = 0; b < blocks; b++, stretch.first += stretch.bytes())
                 tiles(records, stretch, x, rows, y + b * BESIDE, y_stride);
         });
         return;

@@ -96,9 +96,9 @@ void rounded_tiles_by_amx(const Records& records, const Stretch& stretch, const 
     RowTiles tiles(rows);
     int64_t size = records.size(), all = stretch.end - stretch.start, parts = (all + MOST_GROUPS - 1) / MOST_GROUPS;
     for (int64_t part = 0; part < parts; part++) {
-        int64_t before_it = all * part / parts, count = all * (part + 1) / parts - before_it;
-        int64_t start = stretch.start + before_it;
-        const char* record = stretch.first + before_it * size;
+        int64_t start = stretch.start + all * part / parts, end = stretch.start + all * (part + 1) / parts;
+        int64_t count = end - start;
+        const char* record = stretch.at(start);
         for (int64_t tile = 0; tile < tiles.count; tile++) {
             int64_t first = tile * tiles.rows;
             auto unpack = [&](int64_t g) {

@@ -15,8 +15,7 @@ void rounded_tile(const Records& records, const Stretch& stretch, const RoundedR
     begin_with(y, y_stride, stretch, total);
     for (int64_t s = stretch.start * PARTS; s < stretch.end * PARTS; s++) {
         int p = s % PARTS;
-        const char* record = stretch.first + (s / PARTS - stretch.start) * records.size();
-        const char* factors = record + records.codes() + p * 2 * BESIDE;
+        const char *record = stretch.at(s / PARTS), *factors = record + records.codes() + p * 2 * BESIDE;
         int64_t at = s / PARTS * rows.count;
         Outputs part[R];
         for (int r = 0; r < R; r++) part[r] = Outputs{};
