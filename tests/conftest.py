@@ -57,3 +57,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def scale() -> Callable[[int, int], int]:
     """``scale(small, full)``: the count to use, ``full`` under ``make test-full``."""
     return lambda small, full: full if FULL else small
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_crossovers() -> None:
+    """Products that a new machine is timed with are small: which way is taken does not matter to tests, it takes seconds."""
+    from spec_sdk_backends.native import crossover
+
+    crossover.SIZE = (192, 96)

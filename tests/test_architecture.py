@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -15,13 +16,19 @@ CONVERSION = ROOT / "spec_sdk" / "model" / "draft_heads" / "conversion.py"
 YAML = [path for folder in ("conf", "docs") for path in sorted((ROOT / folder).rglob("*.yaml"))]
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imported(path: Path) -> set[str]:
     """All that a file imports, anywhere in it: in functions and for type checkers only as well.
 
     ``import a.b`` and ``from a import b`` both give ``a.b``.
     """
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -113,7 +120,7 @@ def test_arrows_point_one_way(package: str, above: set[str]) -> None:
 
 def test_nothing_unpickles_or_evaluates() -> None:
     for path in [*CORE, *sorted((ROOT / "plugins").rglob("*.py"))]:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         roots = {name.partition(".")[0] for name in imported(path)}
         assert not roots & {"pickle", "dill", "cloudpickle", "joblib"}, path
         for node in ast.walk(tree):

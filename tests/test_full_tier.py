@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 
 from tests.support import full_tier
 
 
 def test_a_name_that_no_test_has_is_found() -> None:
-    names = ["tests/a.py::one[2]", "tests/b.py::two"]
-    assert full_tier.missing(names, ["tests/a.py::one[1]"]) == ["tests/a.py::one[2]"]
-    assert full_tier.missing(names, ["tests/a.py::one[2]", "tests/b.py::two"]) == []
+    lines = ["tests/a.py::one[2]", "tests/b.py::two", "tests/a.py::three once"]
+    there = [*full_tier.names_of("tests/a.py::one[2]"), *full_tier.names_of("tests/a.py::three[4]")]
+    assert full_tier.missing(lines, there) == []
+    assert full_tier.missing(lines, there[:2]) == ["tests/a.py::one[2]", "tests/a.py::three"]
 
 
 def test_listed_cases_are_marked(request: pytest.FixtureRequest) -> None:
-    listed = full_tier.listed()
-    assert listed and len(listed) == len(set(listed))
-    here = [item for item in request.session.items if item.nodeid in listed]
-    assert all(item.get_closest_marker("full") is not None for item in here)
+    """Those that are named; of those that are there once some stay."""
+    lines = full_tier.listed()
+    assert lines and len(lines) == len(set(lines))
+    tests = defaultdict[str, list[bool]](list)
+    for item in request.session.items:
+        for name in full_tier.names_of(item.nodeid):
+            tests[name].append(item.get_closest_marker("full") is not None)
+    for line in lines:
+        full = tests.get(line.removesuffix(full_tier.ONCE), [])
+        assert all(full) if not line.endswith(full_tier.ONCE) else not full or any(full) and not all(full), line
+
+
+def test_as_few_cases_stay_as_have_every_value_once() -> None:
+    cases = [{"dtype": dtype, "rows": rows} for dtype in ("float32", "bfloat16") for rows in (1, 2, 3)]
+    kept = full_tier.every_value_once(cases)
+    assert len(kept) == 3
+    assert {cases[number]["rows"] for number in kept} == {1, 2, 3}
+    assert {cases[number]["dtype"] for number in kept} == {"float32", "bfloat16"}
+    assert full_tier.every_value_once([{}, {}]) == set()
