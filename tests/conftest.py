@@ -61,7 +61,7 @@ def scale() -> Callable[[int, int], int]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_crossovers() -> None:
-    """Products that a new machine is timed with are small: which way is taken does not matter to tests, it takes seconds."""
+    """Timing products on a new machine takes seconds, and which way is taken then matters to no test."""
     from spec_sdk_backends.native import crossover
 
     crossover.SIZE = (192, 96)
