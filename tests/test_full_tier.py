@@ -20,13 +20,13 @@ def test_listed_cases_are_marked(request: pytest.FixtureRequest) -> None:
     """Those that are named; of those that are there once some stay."""
     lines = full_tier.listed()
     assert lines and len(lines) == len(set(lines))
-    tests = defaultdict[str, list[bool]](list)
+    tests = defaultdict[str, list[pytest.Item]](list)
     for item in request.session.items:
         for name in full_tier.names_of(item.nodeid):
-            tests[name].append(item.get_closest_marker("full") is not None)
+            tests[name].append(item)
     for line in lines:
-        full = tests.get(line.removesuffix(full_tier.ONCE), [])
-        assert all(full) if not line.endswith(full_tier.ONCE) else not full or any(full) and not all(full), line
+        full = [item.get_closest_marker("full") is not None for item in tests[line.removesuffix(full_tier.ONCE)]]
+        assert not full or all(full) != line.endswith(full_tier.ONCE), line
 
 
 def test_as_few_cases_stay_as_have_every_value_once() -> None:

@@ -22,8 +22,8 @@ GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
 
 
 def test_conformance(scale: Callable[[int, int], int]) -> None:
-    check_verifier(BlockVerification(None), plans=CHAINS, draws=scale(60, 3000))
-    check_verifier(NaiveTree(None), draws=scale(60, 3000))
+    check_verifier(BlockVerification(None), plans=CHAINS, draws=scale(20, 3000))
+    check_verifier(NaiveTree(None), draws=scale(20, 3000))
     check_verifier(Typical(TypicalConfig()), draws=20)
 
 

@@ -38,11 +38,11 @@ def test_conformance_greedy() -> None:
 
 
 def test_conformance_chain_rejection(scale: Callable[[int, int], int]) -> None:
-    check_verifier(ChainRejection(None), plans=CHAINS, draws=scale(60, 3000))
+    check_verifier(ChainRejection(None), plans=CHAINS, draws=scale(20, 3000))
 
 
 def test_conformance_multi_step(scale: Callable[[int, int], int]) -> None:
-    check_verifier(MultiStep(None), draws=scale(60, 3000))
+    check_verifier(MultiStep(None), draws=scale(20, 3000))
 
 
 def test_guarantees() -> None:

@@ -259,8 +259,8 @@ def test_pinned_processes_share_no_cores(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_pass_of_the_backends_models_sees_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[CpuOps] = []
-    monkeypatch.setattr(CpuOps, "before_pass", lambda self: passes.append(self))
+    passes: list[int] = []
+    monkeypatch.setattr(CpuOps, "before_pass", lambda self: passes.append(threading.get_ident()))
     from spec_sdk.model.session import Session
 
     for backend in (
@@ -273,7 +273,8 @@ def test_every_pass_of_the_backends_models_sees_to_it(monkeypatch: pytest.Monkey
         session = Session(executor.cut([0]))
         session.prefill(0, [1, 2, 3])
         session.feed([0], [[4]])
-        assert len(passes) == 2
+        # engines of earlier tests may be at work in threads of their own
+        assert passes.count(threading.get_ident()) == 2
 
 
 def test_a_misspelt_choice_is_refused() -> None:

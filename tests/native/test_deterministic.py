@@ -219,7 +219,7 @@ OF_TREE = """        for (int64_t n = 0; n < piece.count; n++) {
             const C* of[SPAN];
             int64_t q = n * group, own = piece.end[n] - piece.common;
             for (int64_t j = 0; j < own; j++) of[j] = piece.values + piece.column(n, piece.common + j) * D;
-            EvenFetching none = EvenFetching::none(_score);
+            LinesAhead none;
             add_products<false>(_score + q * SPAN + piece.common, SPAN, group, own, of, D, _sum + q * D, D, none);
         }
 """

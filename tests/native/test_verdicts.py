@@ -98,7 +98,7 @@ def test_it_is_lossless(scale: Callable[[int, int], int]) -> None:
     def sampler(params: SamplingParams) -> Sampler:
         return native(params)
 
-    check_verifier(MultiStep(None), plans=TREES, draws=scale(60, 3000), make_sampler=sampler)
+    check_verifier(MultiStep(None), plans=TREES, draws=scale(20, 3000), make_sampler=sampler)
 
 
 def test_more_answers_are_distributed_as_the_targets(scale: Callable[[int, int], int]) -> None:

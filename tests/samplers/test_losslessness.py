@@ -57,7 +57,7 @@ def test_the_exact_sampler_conforms() -> None:
 
 
 def test_verification_with_the_exact_sampler_is_lossless(scale: Callable[[int, int], int]) -> None:
-    check_verifier(MultiStep(None), plans=TREES, draws=scale(60, 3000), make_sampler=exact)
+    check_verifier(MultiStep(None), plans=TREES, draws=scale(20, 3000), make_sampler=exact)
 
 
 def test_more_answers_of_one_chain_and_one_tree(scale: Callable[[int, int], int]) -> None:

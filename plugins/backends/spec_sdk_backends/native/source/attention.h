@@ -55,14 +55,25 @@ template <class T, class C> class Attention {
     template <class Kernel> void run(Kernel&& kernel, Span* spans, float* sums) const {
         int64_t blocks = blocks_of<std::decay_t<Kernel>>(omp_get_num_threads()), before = -1;
         Team::Part part = Team::part_of(_sight.pass.requests * _heads.shared * blocks * _spans);
+        // how many keys a span has, and where the cache has the first one of all spans
+        auto keys_of = [&](int64_t b, int64_t span) {
+            int64_t row = b * _sight.pass.width + _sight.pass.live[b] - 1;
+            return std::clamp<int64_t>(_sight.keys(row) - span * SPAN, 0, SPAN);
+        };
+        auto column = [&](int64_t b, int64_t g) { return _sight.pass.slot[b] * _cache.slot_stride + g * _cache.head_stride; };
         for (int64_t item = part.first; item < part.end; item++) {
             int64_t span = item % _spans, rows = item / _spans, block = rows % blocks, head = rows / blocks;
             int64_t g = head % _heads.shared, b = head / _heads.shared, live = _sight.pass.live[b];
             int64_t first = live * block / blocks, count = live * (block + 1) / blocks - first;
             if (count == 0) continue;
-            int64_t row = b * _sight.pass.width + first, at = _sight.pass.slot[b] * _cache.slot_stride + g * _cache.head_stride;
+            int64_t row = b * _sight.pass.width + first, at = column(b, g);
             Piece<T, C> piece{_heads, _sight, row, count, _group, g * _group, span * SPAN,
-                           _q + row * _q_stride + g * _group * _heads.dim, _q_stride, _keys + at, _values + at};
+                           _q + row * _q_stride + g * _group * _heads.dim, _q_stride, _keys + at, _values + at, nullptr, 0};
+            if (int64_t next = item + 1; next < part.end) {
+                int64_t of = next / _spans / blocks, beside = of / _heads.shared, from = next % _spans;
+                piece.next = _keys + column(beside, of % _heads.shared) + from * SPAN * _heads.dim;
+                piece.next_count = _sight.pass.live[beside] ? keys_of(beside, from) : 0;
+            }
             auto to = [&](int64_t n, int64_t h) {
                 return ((row + n) * _heads.queries + g * _group + h) * _spans + span;
             };

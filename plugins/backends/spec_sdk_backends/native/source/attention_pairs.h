@@ -35,6 +35,8 @@ template <class T> class PairSpan {
     // piece before
     template <class To> void run(const Piece<T, bf16>& piece, bool same, Span* spans, float* sums, To to) {
         if (!same) pack_queries(piece);
+        _fetched = piece.keys + piece.start * D == _next;
+        _next = nullptr;
         all_scores(piece, *this, _score, _own);
         for (int64_t n = 0; n < piece.count; n++)
             for (int64_t h = 0; h < piece.group; h++) {
@@ -55,16 +57,24 @@ template <class T> class PairSpan {
         for (int64_t c = 0; c < columns; c++) {
             const float* of[LANES];
             for (int k = 0; k < LANES; k++) of[k] = (const float*)(key + std::min(c * LANES + k, count - 1) * D);
-            // values are read in order, which a processor sees by itself
-            turn(of, D / 2, _turned + c * LANES, WIDTH, [&](int64_t d) { fetch.lines(fetch.keys, c * LANES, 2 * d); });
+            if (_fetched)
+                turn(of, D / 2, _turned + c * LANES, WIDTH, [](int64_t) {});
+            else
+                turn(of, D / 2, _turned + c * LANES, WIDTH, [&](int64_t d) { fetch.lines(fetch.keys, c * LANES, 2 * d); });
         }
-        products(_q, D / 2, piece.queries(), D / 2, Packed{_turned, WIDTH}, columns, to, stride, false);
+        LinesAhead values(ahead, count * D * 2, D / 2 * tiles_of(piece.queries(), columns));
+        products(_q, D / 2, piece.queries(), D / 2, Packed{_turned, WIDTH}, columns, to, stride, false, values);
     }
 
   private:
     static constexpr int64_t UNIT_OF_VALUES = 32;
     static constexpr int ROWS = 6, COLUMNS = 4;  // vectors of sums at once
     static constexpr int64_t TOGETHER = 8;       // rows that take the keys of the longest one
+
+    // how many tiles a product of so many rows and vectors of columns has
+    static int64_t tiles_of(int64_t rows, int64_t columns) {
+        return (rows + ROWS - 1) / ROWS * ((columns + COLUMNS - 1) / COLUMNS);
+    }
 
     void pack_queries(const Piece<T, bf16>& piece) {
         for (int64_t n = 0; n < piece.count; n++)
@@ -174,26 +184,27 @@ template <class T> class PairSpan {
     // c [rows][columns vectors] = a [rows][steps] b [steps][columns vectors] in pairs; ``more``: it is added to c
     template <class B>
     static void products(const int32_t* a, int64_t a_stride, int64_t rows, int64_t steps, const B& b, int64_t columns,
-                         float* c, int64_t c_stride, bool more) {
+                         float* c, int64_t c_stride, bool more, LinesAhead ahead) {
         for (int64_t r = 0; r < rows; r += ROWS)
             with_count<ROWS>(std::min<int64_t>(ROWS, rows - r), [&](auto count) {
                 for (int64_t at = 0; at < columns; at += COLUMNS)
                     with_count<COLUMNS>(std::min<int64_t>(COLUMNS, columns - at), [&](auto vectors) {
                         tile_of_pairs<decltype(count)::value, decltype(vectors)::value>(
-                            a + r * a_stride, a_stride, steps, b, at, c + r * c_stride + at * LANES, c_stride, more);
+                            a + r * a_stride, a_stride, steps, b, at, c + r * c_stride + at * LANES, c_stride, more, ahead);
                     });
             });
     }
 
     template <int R, int W, class B>
     static void tile_of_pairs(const int32_t* a, int64_t a_stride, int64_t steps, const B& b, int64_t column, float* c,
-                              int64_t c_stride, bool more) {
+                              int64_t c_stride, bool more, LinesAhead& ahead) {
         Lanes sum[R][W];
         for (int r = 0; r < R; r++)
             for (int i = 0; i < W; i++) sum[r][i] = more ? load(c + r * c_stride + i * LANES) : zeros();
         for (int64_t k = 0; k < steps; k++) {
             __m512bh part[W];
             b.load(k, column, part);
+            ahead();
             for (int r = 0; r < R; r++) {
                 __m512bh share = (__m512bh)_mm512_set1_epi32(a[r * a_stride + k]);
                 for (int i = 0; i < W; i++) sum[r][i] = _mm512_dpbf16_ps(sum[r][i], share, part[i]);
@@ -206,16 +217,22 @@ template <class T> class PairSpan {
     // the pairs of keys that all rows have
     void add_prefix(const Piece<T, bf16>& piece, int64_t joint) {
         const bf16* values = piece.values + piece.start * D;
+        LinesAhead keys;
+        if (piece.next && joint > 0) {
+            keys = {piece.next, piece.next_count * D * 2, joint * tiles_of(piece.queries(), _width / LANES)};
+            _next = piece.next;
+        }
         // pairs that are used once need no place
-        if (piece.queries() <= ROWS) return add_values(0, piece.queries(), 0, joint, Cached{values, D}, false);
+        if (piece.queries() <= ROWS) return add_values(0, piece.queries(), 0, joint, Cached{values, D}, false, keys);
         for (int64_t i = 0; i < joint; i++) pack_values(i, values + 2 * i * D, values + (2 * i + 1) * D);
-        add_values(0, piece.queries(), 0, joint, Packed{_values, _width}, false);
+        add_values(0, piece.queries(), 0, joint, Packed{_values, _width}, false, keys);
     }
 
     // sums of queries first … end - 1 = their weights from pair ``step`` on times ``values``, or += if ``more``
-    template <class B> void add_values(int64_t first, int64_t end, int64_t step, int64_t steps, const B& values, bool more) {
+    template <class B>
+    void add_values(int64_t first, int64_t end, int64_t step, int64_t steps, const B& values, bool more, LinesAhead ahead) {
         products(_weights + first * SPAN / 2 + step, SPAN / 2, end - first, steps, values, _width / LANES,
-                 _sum + first * _width, _width, more);
+                 _sum + first * _width, _width, more, ahead);
     }
 
     // pairs with a key behind the prefix: rows whose keys are the same, as far as they go, take them together
@@ -232,11 +249,13 @@ template <class T> class PairSpan {
             for (int64_t j = 2 * joint; j < end; j += 2) pack_values(j / 2, value(j), j + 1 < end ? value(j + 1) : nullptr);
             if (end > 2 * joint)
                 add_values(n * piece.group, next * piece.group, joint, (end + 1) / 2 - joint,
-                           Packed{_values + joint * _width, _width}, true);
+                           Packed{_values + joint * _width, _width}, true, {});
         }
     }
 
     int64_t D, _width;
+    bool _fetched = false;        // the keys, while the values of the piece before were added
+    const bf16* _next = nullptr;  // keys that were fetched so
     int32_t *_q, *_weights;                            // pairs
     float *_turned, *_score, *_own, *_values, *_sum;   // keys and values: pairs
 };

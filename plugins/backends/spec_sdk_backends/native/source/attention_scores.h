@@ -30,6 +30,21 @@ template <class T> struct Fetching {
     }
 };
 
+// What is read next, fetched into the second level evenly with the steps of a product, so that memory and arithmetic work
+// at the same time.
+struct LinesAhead {
+    const char* next = nullptr;
+    int64_t bytes = 0;  // with a step
+
+    LinesAhead() = default;
+    LinesAhead(const void* from, int64_t bytes, int64_t steps) : next((const char*)from), bytes((bytes + steps - 1) / steps) {}
+
+    __attribute__((always_inline)) void operator()() {
+        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
+        next += bytes;
+    }
+};
+
 // score [queries][SPAN] by key number. ``kernel.scores(piece, key, count, to, stride, ahead)``: scores of all queries with
 // ``count`` columns of the cache from the one at ``key`` on, and values that are fetched meanwhile
 template <class T, class C, class Kernel>

@@ -14,33 +14,16 @@ constexpr int VECTORS_AT_ONCE = 2;
 #endif
 constexpr int QUERIES_AT_ONCE = 6;
 
-// What is read next, fetched into the second level evenly with the steps of a product, so that memory and arithmetic work
-// at the same time.
-struct EvenFetching {
-    static constexpr int64_t MOST = 64;  // bytes with a step: a line
-
-    const char* next;
-    int64_t bytes;
-
-    // nothing but what is ``there``: to look up an address that is nowhere takes its time
-    static EvenFetching none(const void* there) { return {(const char*)there, 0}; }
-
-    __attribute__((always_inline)) void operator()() {
-        __builtin_prefetch(next, 0, 2);
-        next += bytes;
-    }
-};
-
 // c[r][0 … W vectors) += a[r][k] b[k][at …], for R rows: added one by one, or their sum if it is APART
 template <bool APART, int R, int W, class B>
 void add_columns(const float* a, int64_t a_stride, int64_t steps, const B* const* b, int64_t at, float* c,
-                 int64_t c_stride, EvenFetching& fetch) {
+                 int64_t c_stride, LinesAhead& ahead) {
     Lanes sum[R][W];
     for (int r = 0; r < R; r++)
         for (int i = 0; i < W; i++) sum[r][i] = APART ? zeros() : load(c + r * c_stride + i * LANES);
     for (int64_t k = 0; k < steps; k++) {
         const B* row = b[k] + at;
-        fetch();
+        ahead();
         Lanes part[W];
         for (int i = 0; i < W; i++) part[i] = load(row + i * LANES);
         for (int r = 0; r < R; r++) {
@@ -58,7 +41,7 @@ void add_columns(const float* a, int64_t a_stride, int64_t steps, const B* const
 // c [rows][columns] += a [rows][steps] b [steps][columns], where b[k] points at a row; columns fill whole vectors
 template <bool APART, class B>
 void add_products(const float* a, int64_t a_stride, int64_t rows, int64_t steps, const B* const* b, int64_t columns,
-                  float* c, int64_t c_stride, EvenFetching& fetch) {
+                  float* c, int64_t c_stride, LinesAhead& ahead) {
     if (steps <= 0) return;
     for (int64_t r = 0; r < rows; r += QUERIES_AT_ONCE)
         with_count<QUERIES_AT_ONCE>(std::min<int64_t>(QUERIES_AT_ONCE, rows - r), [&](auto count) {
@@ -67,7 +50,7 @@ void add_products(const float* a, int64_t a_stride, int64_t rows, int64_t steps,
             for (int64_t at = 0; at < columns; at += W * LANES)
                 with_count<W>(std::min<int64_t>(W, (columns - at) / LANES), [&](auto vectors) {
                     add_columns<APART, R, decltype(vectors)::value>(x, a_stride, steps, b, at, c + r * c_stride + at,
-                                                                    c_stride, fetch);
+                                                                    c_stride, ahead);
                 });
         });
 }
@@ -98,7 +81,8 @@ template <class T, class C> class VectorSpan {
     // piece before
     template <class To> void run(const Piece<T, C>& piece, bool same, Span* spans, float* sums, To to) {
         int64_t queries = piece.queries(), group = piece.group;
-        _fetched = same && fetches_evenly(queries);
+        _fetched = piece.keys + piece.start * D == _next;
+        _next = nullptr;
         if (!same)
             for (int64_t n = 0; n < piece.count; n++)
                 for (int64_t i = 0; i < group * D; i++) _q[n * group * D + i] = to_float(piece.q[n * piece.q_stride + i]);
@@ -112,7 +96,7 @@ template <class T, class C> class VectorSpan {
             const C* of[SPAN];
             int64_t q = n * group, own = piece.end[n] - piece.common;
             for (int64_t j = 0; j < own; j++) of[j] = piece.values + piece.column(n, piece.common + j) * D;
-            EvenFetching none = EvenFetching::none(_score);
+            LinesAhead none;
             add_products<false>(_score + q * SPAN + piece.common, SPAN, group, own, of, D, _sum + q * D, D, none);
         }
         for (int64_t n = 0; n < piece.count; n++)
@@ -129,14 +113,13 @@ template <class T, class C> class VectorSpan {
             if (_fetched)
                 turn(of, D, _turned + c, WIDTH, [](int64_t) {});
             else
-                turn(of, D, _turned + c, WIDTH, [&](int64_t d) { fetch(c, d); });
+                turn(of, D, _turned + c, WIDTH, [&](int64_t d) { fetch.lines(fetch.keys, c, d); });
         }
         for (int64_t q = 0; q < queries; q++) std::fill(to + q * stride, to + q * stride + columns, 0.0f);
         // a sum of few products is rounded less
         const float* of[MOST_DIM];
         for (int64_t d = 0; d < D; d++) of[d] = _turned + d * WIDTH;
-        EvenFetching values = EvenFetching::none(_score);
-        if (_fetched) values = {(const char*)ahead, count * int64_t(sizeof(C)) / tiles_of(queries, columns)};
+        LinesAhead values(ahead, count * D * sizeof(C), D * tiles_of(queries, columns));
         for (int64_t d = 0; d < D; d += FEW)
             add_products<true>(_q + d, D, queries, std::min(FEW, D - d), of + d, columns, to, stride, values);
     }
@@ -144,21 +127,16 @@ template <class T, class C> class VectorSpan {
   private:
     static constexpr int64_t FEW = 32;
 
-    // whether there are enough steps to fetch all keys and values with them
-    bool fetches_evenly(int64_t queries) const {
-        return tiles_of(queries, WIDTH) * EvenFetching::MOST >= WIDTH * int64_t(sizeof(C)) &&
-               tiles_of(queries, D) * EvenFetching::MOST >= D * int64_t(sizeof(C));
-    }
-
     void add_prefix(const Piece<T, C>& piece) {
         const C *values = piece.values + piece.start * D, *of[SPAN];
         const float* widened[SPAN];
-        int64_t queries = piece.queries(), next = piece.start + SPAN;
+        int64_t queries = piece.queries();
         for (int64_t j = 0; j < piece.common; j++) of[j] = values + j * D, widened[j] = _values + j * D;
-        EvenFetching keys = EvenFetching::none(_score);
-        int64_t more = std::min<int64_t>(SPAN, piece.sight.prefix(piece.row) + piece.count - next);
-        if (more > 0 && fetches_evenly(queries))
-            keys = {(const char*)(piece.keys + next * D), more * D * int64_t(sizeof(C)) / (SPAN * tiles_of(queries, D))};
+        LinesAhead keys;
+        if (piece.next && piece.common > 0) {
+            keys = {piece.next, piece.next_count * D * int64_t(sizeof(C)), piece.common * tiles_of(queries, D)};
+            _next = piece.next;
+        }
         if (sizeof(C) == sizeof(float) || queries <= QUERIES_AT_ONCE)
             return add_products<false>(_score, SPAN, queries, piece.common, of, D, _sum, D, keys);
         for (int64_t i = 0; i < piece.common * D; i += LANES) store(_values + i, load(values + i));
@@ -166,6 +144,7 @@ template <class T, class C> class VectorSpan {
     }
 
     int64_t D;
-    bool _fetched = false;  // the keys, while the values of the span before were added
+    bool _fetched = false;     // the keys, while the values of the piece before were added
+    const C* _next = nullptr;  // keys that were fetched so
     float *_q, *_turned, *_score, *_own, *_values, *_sum;
 };

@@ -35,6 +35,8 @@ template <class T, class C> struct Piece {
     const T* q;  // of the first row's first head
     int64_t q_stride;
     const C *keys, *values;  // of the request's first column
+    const C* next;           // the keys of the thread's next piece, to be fetched meanwhile
+    int64_t next_count;
     int64_t common;
     int64_t hidden[MOST_QUERIES], end[MOST_QUERIES];
 
