@@ -2,6 +2,7 @@
 
     python -m benchmarks.against_commit 904e470
     python -m benchmarks.against_commit 904e470 --overrides sampling.temperature=0.8 sampling.top_p=0.9
+    python -m benchmarks.against_commit 904e470 --context 2000
 
 The commit is checked out into a worktree of git's, and both run the same prompts through the same pipelines, by turns:
 a process of the one, a process of the other, in every round in another order. What they share is the command line's
@@ -80,6 +81,8 @@ def held_mib(prompt):
 
 loaded = resident_mib()
 prompts = [encode(pipeline.tokenizer, text, None) for text in asked["texts"]]
+if asked["context"]:
+    prompts = [(prompt * (1 + asked["context"] // len(prompt)))[: asked["context"]] for prompt in prompts]
 answer(prompts[0][: len(prompts[0]) // 2], 4)
 tokens, decode, prefills = [], 0.0, 0.0
 for prompt in prompts:
@@ -103,6 +106,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--overrides", nargs="+", default=[], help="options of all pipelines, of both trees")
+    parser.add_argument("--context", type=int, default=0, help="tokens that prompts are repeated to; 0: as they are")
     parser.add_argument("--long", type=int, default=4000, help="tokens of a long context, for its memory; 0: none")
     options = parser.parse_args()
     lines = [json.loads(line)["turns"][0] for line in options.prompts.read_text(encoding="utf-8").splitlines()]
@@ -124,6 +128,7 @@ def compare(trees: dict[str, Path], texts: Sequence[str], options: argparse.Name
         "overrides": options.overrides,
         "new_tokens": options.new_tokens,
         "prompts": len(texts),
+        "context": options.context,
         "rounds": options.rounds,
         "pipelines": {},
     }
@@ -135,6 +140,7 @@ def compare(trees: dict[str, Path], texts: Sequence[str], options: argparse.Name
                     "overrides": [*PIPELINES[name], f"model.dtype={options.dtype}", *options.overrides],
                     "texts": list(texts),
                     "new_tokens": options.new_tokens,
+                    "context": options.context,
                     "long": options.long if turn == 0 and name == "vanilla" else 0,
                 }
                 runs[tree].append(run(trees[tree], asked))
