@@ -186,7 +186,7 @@ def beginnings(tests: Iterable[str]) -> set[str]:
 
 
 def collected(killers: Iterable[str]) -> list[str]:
-    """The tests of the first tier in the files of ``killers``: of a single case it is not known what others there are."""
+    """The first tier's tests in the files of ``killers``: of a single case it is not known what others there are."""
     files = sorted({killer.partition("::")[0] for killer in killers})
     if not files:
         return []
