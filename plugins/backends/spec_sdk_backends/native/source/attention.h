@@ -55,25 +55,15 @@ template <class T, class C> class Attention {
     template <class Kernel> void run(Kernel&& kernel, Span* spans, float* sums) const {
         int64_t blocks = blocks_of<std::decay_t<Kernel>>(omp_get_num_threads()), before = -1;
         Team::Part part = Team::part_of(_sight.pass.requests * _heads.shared * blocks * _spans);
-        // how many keys a span has, and where the cache has the first one of all spans
-        auto keys_of = [&](int64_t b, int64_t span) {
-            int64_t row = b * _sight.pass.width + _sight.pass.live[b] - 1;
-            return std::clamp<int64_t>(_sight.keys(row) - span * SPAN, 0, SPAN);
-        };
-        auto column = [&](int64_t b, int64_t g) { return _sight.pass.slot[b] * _cache.slot_stride + g * _cache.head_stride; };
         for (int64_t item = part.first; item < part.end; item++) {
             int64_t span = item % _spans, rows = item / _spans, block = rows % blocks, head = rows / blocks;
             int64_t g = head % _heads.shared, b = head / _heads.shared, live = _sight.pass.live[b];
             int64_t first = live * block / blocks, count = live * (block + 1) / blocks - first;
             if (count == 0) continue;
-            int64_t row = b * _sight.pass.width + first, at = column(b, g);
+            int64_t row = b * _sight.pass.width + first, at = first_column(b, g);
             Piece<T, C> piece{_heads, _sight, row, count, _group, g * _group, span * SPAN,
                            _q + row * _q_stride + g * _group * _heads.dim, _q_stride, _keys + at, _values + at, nullptr, 0};
-            if (int64_t next = item + 1; next < part.end) {
-                int64_t of = next / _spans / blocks, beside = of / _heads.shared, from = next % _spans;
-                piece.next = _keys + column(beside, of % _heads.shared) + from * SPAN * _heads.dim;
-                piece.next_count = _sight.pass.live[beside] ? keys_of(beside, from) : 0;
-            }
+            if (item + 1 < part.end) find_keys_of((item + 1) / _spans / blocks, (item + 1) % _spans, piece);
             auto to = [&](int64_t n, int64_t h) {
                 return ((row + n) * _heads.queries + g * _group + h) * _spans + span;
             };
@@ -110,6 +100,19 @@ template <class T, class C> class Attention {
     }
 
   private:
+    // where the cache has a request's keys of a KV head
+    int64_t first_column(int64_t b, int64_t g) const {
+        return _sight.pass.slot[b] * _cache.slot_stride + g * _cache.head_stride;
+    }
+
+    // those of a span, of one of all requests' KV heads, are fetched beside ``piece``
+    void find_keys_of(int64_t head, int64_t span, Piece<T, C>& piece) const {
+        int64_t b = head / _heads.shared, live = _sight.pass.live[b];
+        int64_t keys = live ? _sight.keys(b * _sight.pass.width + live - 1) : 0;
+        piece.next = _keys + first_column(b, head % _heads.shared) + span * SPAN * _heads.dim;
+        piece.next_count = std::clamp<int64_t>(keys - span * SPAN, 0, SPAN);
+    }
+
     int64_t of(int64_t row, int64_t h) const { return (row * _heads.queries + h) * _spans; }
 
     int64_t count(int64_t row) const { return (_sight.keys(row) + SPAN - 1) / SPAN; }
