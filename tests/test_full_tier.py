@@ -16,6 +16,17 @@ def test_a_name_that_no_test_has_is_found() -> None:
     assert full_tier.missing(lines, there[:2]) == ["tests/a.py::one[2]", "tests/a.py::three"]
 
 
+@pytest.mark.parametrize("end", ["", full_tier.ONCE])
+def test_a_list_with_such_a_name_is_refused(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    here = [item for item in request.session.items if item.nodeid.startswith("tests/test_full_tier.py")]
+    monkeypatch.setattr(full_tier, "listed", lambda: [f"tests/test_full_tier.py::gone{end}"])
+    monkeypatch.setattr(request.config, "args", ["tests"])
+    with pytest.raises(pytest.UsageError, match="there is no test tests/test_full_tier.py::gone"):
+        full_tier.mark(request.config, here)
+
+
 def test_listed_cases_are_marked(request: pytest.FixtureRequest) -> None:
     """Those that are named; of those that are there once some stay."""
     lines = full_tier.listed()

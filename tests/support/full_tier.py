@@ -27,10 +27,11 @@ def mark(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
             tests[name].append(item)
     # first those that are named, so that none of them is what stays of others
     for line in sorted(listed(), key=lambda line: line.endswith(ONCE)):
-        found = tests[line.removesuffix(ONCE)]
+        # no entry is made for a name that no test has
+        found = tests.get(line.removesuffix(ONCE), [])
         if line.endswith(ONCE):
-            here = [item for item in found if item.get_closest_marker("full") is None]
-            kept = every_value_once([item.callspec.params for item in here])  # type: ignore[attr-defined]
+            here = [item for item in found if isinstance(item, pytest.Function) and not item.get_closest_marker("full")]
+            kept = every_value_once([item.callspec.params for item in here])
             found = [item for number, item in enumerate(here) if number not in kept]
         for item in found:
             item.add_marker(pytest.mark.full)
