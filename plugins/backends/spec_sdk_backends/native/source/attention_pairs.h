@@ -35,8 +35,7 @@ template <class T> class PairSpan {
     // piece before
     template <class To> void run(const Piece<T, bf16>& piece, bool same, Span* spans, float* sums, To to) {
         if (!same) pack_queries(piece);
-        _fetched = piece.keys + piece.start * D == _next;
-        _next = nullptr;
+        _keys.begin(piece);
         all_scores(piece, *this, _score, _own);
         for (int64_t n = 0; n < piece.count; n++)
             for (int64_t h = 0; h < piece.group; h++) {
@@ -57,7 +56,7 @@ template <class T> class PairSpan {
         for (int64_t c = 0; c < columns; c++) {
             const float* of[LANES];
             for (int k = 0; k < LANES; k++) of[k] = (const float*)(key + std::min(c * LANES + k, count - 1) * D);
-            if (_fetched)
+            if (_keys.there())
                 turn(of, D / 2, _turned + c * LANES, WIDTH, [](int64_t) {});
             else
                 turn(of, D / 2, _turned + c * LANES, WIDTH, [&](int64_t d) { fetch.lines(fetch.keys, c * LANES, 2 * d); });
@@ -217,11 +216,7 @@ template <class T> class PairSpan {
     // the pairs of keys that all rows have
     void add_prefix(const Piece<T, bf16>& piece, int64_t joint) {
         const bf16* values = piece.values + piece.start * D;
-        LinesAhead keys;
-        if (piece.next && joint > 0) {
-            keys = {piece.next, piece.next_count * D * 2, joint * tiles_of(piece.queries(), _width / LANES)};
-            _next = piece.next;
-        }
+        LinesAhead keys = _keys.next(piece, joint * tiles_of(piece.queries(), _width / LANES));
         // pairs that are used once need no place
         if (piece.queries() <= ROWS) return add_values(0, piece.queries(), 0, joint, Cached{values, D}, false, keys);
         for (int64_t i = 0; i < joint; i++) pack_values(i, values + 2 * i * D, values + (2 * i + 1) * D);
@@ -254,8 +249,7 @@ template <class T> class PairSpan {
     }
 
     int64_t D, _width;
-    bool _fetched = false;        // the keys, while the values of the piece before were added
-    const bf16* _next = nullptr;  // keys that were fetched so
+    KeysAhead<bf16> _keys;
     int32_t *_q, *_weights;                            // pairs
     float *_turned, *_score, *_own, *_values, *_sum;   // keys and values: pairs
 };

@@ -45,6 +45,29 @@ struct LinesAhead {
     }
 };
 
+// The keys of a piece, fetched while the values of the one before are added.
+template <class C> class KeysAhead {
+  public:
+    template <class T> void begin(const Piece<T, C>& piece) {
+        _there = piece.keys + piece.start * piece.heads.dim == _next;
+        _next = nullptr;
+    }
+
+    // those of the piece at hand were
+    bool there() const { return _there; }
+
+    // those of the next one will be, with so many steps
+    template <class T> LinesAhead next(const Piece<T, C>& piece, int64_t steps) {
+        if (!piece.next || steps <= 0) return {};
+        _next = piece.next;
+        return {piece.next, piece.next_count * piece.heads.dim * int64_t(sizeof(C)), steps};
+    }
+
+  private:
+    bool _there = false;
+    const C* _next = nullptr;
+};
+
 // score [queries][SPAN] by key number. ``kernel.scores(piece, key, count, to, stride, ahead)``: scores of all queries with
 // ``count`` columns of the cache from the one at ``key`` on, and values that are fetched meanwhile
 template <class T, class C, class Kernel>

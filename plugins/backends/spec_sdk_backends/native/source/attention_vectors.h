@@ -81,8 +81,7 @@ template <class T, class C> class VectorSpan {
     // piece before
     template <class To> void run(const Piece<T, C>& piece, bool same, Span* spans, float* sums, To to) {
         int64_t queries = piece.queries(), group = piece.group;
-        _fetched = piece.keys + piece.start * D == _next;
-        _next = nullptr;
+        _keys.begin(piece);
         if (!same)
             for (int64_t n = 0; n < piece.count; n++)
                 for (int64_t i = 0; i < group * D; i++) _q[n * group * D + i] = to_float(piece.q[n * piece.q_stride + i]);
@@ -110,7 +109,7 @@ template <class T, class C> class VectorSpan {
         for (int64_t c = 0; c < columns; c += LANES) {
             const C* of[LANES];
             for (int k = 0; k < LANES; k++) of[k] = key + std::min(c + k, count - 1) * D;
-            if (_fetched)
+            if (_keys.there())
                 turn(of, D, _turned + c, WIDTH, [](int64_t) {});
             else
                 turn(of, D, _turned + c, WIDTH, [&](int64_t d) { fetch.lines(fetch.keys, c, d); });
@@ -132,11 +131,7 @@ template <class T, class C> class VectorSpan {
         const float* widened[SPAN];
         int64_t queries = piece.queries();
         for (int64_t j = 0; j < piece.common; j++) of[j] = values + j * D, widened[j] = _values + j * D;
-        LinesAhead keys;
-        if (piece.next && piece.common > 0) {
-            keys = {piece.next, piece.next_count * D * int64_t(sizeof(C)), piece.common * tiles_of(queries, D)};
-            _next = piece.next;
-        }
+        LinesAhead keys = _keys.next(piece, piece.common * tiles_of(queries, D));
         if (sizeof(C) == sizeof(float) || queries <= QUERIES_AT_ONCE)
             return add_products<false>(_score, SPAN, queries, piece.common, of, D, _sum, D, keys);
         for (int64_t i = 0; i < piece.common * D; i += LANES) store(_values + i, load(values + i));
@@ -144,7 +139,6 @@ template <class T, class C> class VectorSpan {
     }
 
     int64_t D;
-    bool _fetched = false;     // the keys, while the values of the piece before were added
-    const C* _next = nullptr;  // keys that were fetched so
+    KeysAhead<C> _keys;
     float *_q, *_turned, *_score, *_own, *_values, *_sum;
 };
