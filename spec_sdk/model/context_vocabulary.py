@@ -24,9 +24,6 @@ from spec_sdk.ops.linear import Projection
 from spec_sdk.ops.reduced_vocabulary import ReducedVocabularyHead, reduced
 from spec_sdk.ops.uploads import numbers_on
 
-SMALL_BLOCK = 64
-"""Rows of fewer tokens are laid out anew when the text gets another one."""
-
 
 def with_lowest_tokens(executor: TorchExecutor, tokens: int, option: str) -> TorchExecutor:
     """The same model, its weights shared, with an output head over the ``tokens`` lowest ids: a copy of those rows.
@@ -75,24 +72,18 @@ def why_no_context(executor: Executor) -> str | None:
     return None if head.rows_of_tokens is not None else "its output head has rows of no other tokens"
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Some tokens [C] of a text, and their rows of the head in the form in which the backend multiplies them."""
-
-    token_C: torch.Tensor
-    rows: Projection
-
-
 @dataclass
 class _Text:
-    """A request's tokens that the head has no rows of. ``seen``: tokens of the text that were looked at; ``known``:
-    what can be drafted, and ``token_R`` the same in the order of the logits, once there are blocks.
+    """A request's tokens that the head has no rows of, and their ``rows`` as the backend multiplies them. ``seen``:
+    tokens of the text that were looked at; ``known``: what can be drafted, and ``token_R`` the same in the order of the
+    logits.
     """
 
     known: set[int]
+    token_R: torch.Tensor
     seen: int = 0
-    blocks: list[_Block] = field(default_factory=list)
-    token_R: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    tokens: list[int] = field(default_factory=list)
+    rows: Projection | None = None
 
 
 class ContextVocabulary:
@@ -115,7 +106,7 @@ class ContextVocabulary:
         """``tokens``: a slot's text, which has grown since the last call. ``others``: tokens to add to it at first."""
         text = self._texts.get(slot)
         if text is None:
-            text = self._texts[slot] = _Text(set(self._in_head))
+            text = self._texts[slot] = _Text(set(self._in_head), self._head_token_R)
         else:
             others = ()
         new = [t for t in dict.fromkeys(chain(others, tokens[text.seen :])) if t not in text.known]
@@ -123,11 +114,10 @@ class ContextVocabulary:
         text.seen = len(tokens)
         if new:
             text.known.update(new)
+            text.tokens.extend(new)
             token_C = numbers_on(self._decoder.device, new)
-            if text.blocks and len(text.blocks[-1].token_C) < SMALL_BLOCK:
-                token_C = torch.cat((text.blocks.pop().token_C, token_C))
-            text.blocks.append(_Block(token_C, self._ops.projection(self._rows(token_C))))
-            text.token_R = torch.cat((self._head_token_R, *(block.token_C for block in text.blocks)))
+            text.rows = self._ops.with_rows(text.rows, self._rows(token_C))
+            text.token_R = torch.cat((text.token_R, token_C))
 
     def forget(self, slot: int) -> None:
         """A slot's request has ended, or another one begins there."""
@@ -136,15 +126,15 @@ class ContextVocabulary:
     def tokens(self, slot: int) -> list[int]:
         """What a slot's request can draft beside the head's tokens."""
         text = self._texts.get(slot)
-        return [] if text is None else [token for block in text.blocks for token in block.token_C.tolist()]
+        return [] if text is None else [*text.tokens]
 
     def output_rows(self, slot: int) -> OutputRows | None:
         """The head's rows and those of the tokens of a slot's text beside them; None where there are none beside."""
         text, head = self._texts.get(slot), self._decoder.output_head
-        if text is None or not text.blocks:
+        if text is None or text.rows is None:
             return None
         assert isinstance(head, ReducedVocabularyHead)
-        return OutputRows([head.head, *(block.rows for block in text.blocks)], text.token_R)
+        return OutputRows([head.head, text.rows], text.token_R)
 
     def planned(self, plan: PassPlan) -> PassPlan:
         """The plan with what :meth:`completed` needs of the pass."""
@@ -154,8 +144,8 @@ class ContextVocabulary:
     def completed(self, slot: int, output: PassOutput) -> PassOutput:
         """A request's pass with the logits of its text's tokens behind those of the head's: [1, N, R] or [1, 1, R]."""
         text, logits_1NR = self._texts.get(slot), output.logits_BNV
-        if text is None or not text.blocks:
+        if text is None or text.rows is None:
             return output
         h_BNM = self._decoder.unpublished(output.hidden[self._decoder.layers][:, -logits_1NR.shape[1] :])
-        of_text = (self._decoder.logits_with(h_BNM, block.rows) for block in text.blocks)
-        return replace(output, logits_BNV=torch.cat((logits_1NR, *of_text), -1), token_R=text.token_R)
+        of_text_1NC = self._decoder.logits_with(h_BNM, text.rows)
+        return replace(output, logits_BNV=torch.cat((logits_1NR, of_text_1NC), -1), token_R=text.token_R)

@@ -65,6 +65,16 @@ class Ops:
         """A linear layer whose weights stay in few bits. Asked once, at load."""
         return QuantizedProjection(matrix, bias_O, self.rounds_rows)
 
+    def with_rows(self, projection: Projection | None, weight_KI: torch.Tensor) -> Projection:
+        """A linear layer without a bias that has K more outputs behind those of ``projection``, or only these.
+
+        For an output head's rows of the tokens of a text, which are added while the text is written. ``projection`` is
+        one that this gave, and is not added to again; what was begun with it may be finished.
+        """
+        if projection is not None:
+            weight_KI = torch.cat((projection.weight_OI, weight_KI))
+        return self.projection(weight_KI)
+
     def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
         """Whether products of ``dtype`` with weights of so many bits are about as fast as with plain ones.
 

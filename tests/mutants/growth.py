@@ -122,8 +122,8 @@ GROWTH = (
     Mutant(
         "the logits of a text's tokens are said to be those of the head's",
         CONTEXT,
-        "text.token_R = torch.cat((self._head_token_R, *(block.token_C for block in text.blocks)))",
-        "text.token_R = torch.cat((*(block.token_C for block in text.blocks), self._head_token_R))",
+        "text.token_R = torch.cat((text.token_R, token_C))",
+        "text.token_R = torch.cat((token_C, text.token_R))",
         (CHOSEN_VOCABULARY,),
     ),
     Mutant(

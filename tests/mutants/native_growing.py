@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 SOURCE = "plugins/backends/spec_sdk_backends/native/source/"
 GROWING = SOURCE + "growing.h"
 TESTS = "tests/native/test_growing.py"
+GROWING_PROJECTION = "plugins/backends/spec_sdk_backends/native/growing_projection.py"
+OF_ROWS = "tests/native/test_growing_projection.py"
 OF_A_HEAD = (f"{TESTS}::test_a_head_grows_what_its_passes_would",)
 OF_A_MODEL = (f"{TESTS}::test_a_draft_model_grows_what_its_passes_would",)
 OF_PIPELINES = (f"{TESTS}::test_a_pipeline_drafts_the_same_trees",)
@@ -139,6 +141,27 @@ NATIVE_GROWING: tuple[Mutant, ...] = (
         "    @torch.no_grad()\n    def completed",
         "    def completed",
         (f"{TESTS}::test_a_pipeline_drafts_the_same_trees",),
+    ),
+    Mutant(
+        "growing projection: what was there is lost when there is no more room",
+        GROWING_PROJECTION,
+        "            wider_PSCD[:P] = panels_PSCD\n",
+        "",
+        (f"{OF_ROWS}::test_rows_that_are_added_lie_where_a_whole_matrix_has_them",),
+    ),
+    Mutant(
+        "growing projection: a panel more at a time",
+        GROWING_PROJECTION,
+        "max(needed, 2 * P)",
+        "needed",
+        (f"{OF_ROWS}::test_few_copies_are_made_and_none_in_the_weights_large_pages",),
+    ),
+    Mutant(
+        "growing projection: rows lie in the first panel",
+        SOURCE + "laying.h",
+        "panels + output / PANEL * steps * PANEL + output % PANEL",
+        "panels + output % PANEL",
+        (f"{OF_ROWS}::test_rows_that_are_added_lie_where_a_whole_matrix_has_them",),
     ),
     Mutant(
         "native decoders: a group's attention is torch's",

@@ -97,6 +97,10 @@ class CpuOps(Ops):
             return super().projection(weight_OI, bias_O)
         return PackedProjection(weight_OI, bias_O)
 
+    def with_rows(self, projection: Projection | None, weight_KI: torch.Tensor) -> Projection:
+        # packing anew takes longer than plain products of so few outputs
+        return Projection(weight_KI if projection is None else torch.cat((projection.weight_OI, weight_KI)))
+
     def projections(self, weight_LOI: torch.Tensor, bias_LO: torch.Tensor | None = None) -> ProjectionStack:
         if not self._pack_weights or not can_pack(weight_LOI.dtype):
             return super().projections(weight_LOI, bias_LO)

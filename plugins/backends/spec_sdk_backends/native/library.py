@@ -224,6 +224,7 @@ def _declare(loaded: Any) -> None:
         "amx": ([short], short),
         "uses_amx": ([], short),
         "lay_in_panels": ([pointer, whole, whole, whole, pointer, short], None),
+        "lay_rows": ([pointer, whole, whole, whole, pointer], None),
         "lay_side_by_side": ([whole, pointer, pointer, pointer, whole, whole, pointer, short], None),
         "places_of_records": ([whole, whole, pointer], None),
         "forward": ([short, *([pointer] * 10), short], short),

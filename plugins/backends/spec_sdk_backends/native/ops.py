@@ -24,6 +24,7 @@ from spec_sdk.ops.vocabulary_row import SomeLogits
 from spec_sdk_backends.native.attention import attends, attention, expanded, reads_in_place, takes
 from spec_sdk_backends.native.crossover import most_rows
 from spec_sdk_backends.native.growing import NativePathGrower, native_path_grower
+from spec_sdk_backends.native.growing_projection import GrowingProjection
 from spec_sdk_backends.native.head_block import NativeHeadBlock, native_head_block
 from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.mass import drawing
@@ -81,6 +82,13 @@ class NativeOps(Ops):
             return self.other.projections(weight_LOI, bias_LO)
         self._measure()
         return NativeProjectionStack(weight_LOI, bias_LO)
+
+    def with_rows(self, projection: Projection | None, weight_KI: torch.Tensor) -> Projection:
+        if weight_KI.dtype not in DTYPES:
+            return self.other.with_rows(projection, weight_KI)
+        added = GrowingProjection(weight_KI.shape[1], weight_KI.dtype) if projection is None else projection
+        assert isinstance(added, GrowingProjection)
+        return added.with_rows(weight_KI)
 
     def fast_in_bits(self, bits: int, dtype: torch.dtype) -> bool:
         return dtype in DTYPES

@@ -26,16 +26,26 @@ def to_panels(weight_xOI: torch.Tensor, kernels: Any) -> torch.Tensor:
 
     Raises TypeError for weights that are not in host memory.
     """
-    depth = BYTES // weight_xOI.element_size()
-    outputs, inputs = weight_xOI.shape[-2:]
-    before, steps = weight_xOI.shape[:-2], -(-inputs // depth)
-    if inputs % depth:
-        weight_xOI = F.pad(weight_xOI, (0, -inputs % depth))
-    whole_xOI = in_a_row(weight_xOI)
+    whole_xOI, steps = _in_steps(weight_xOI)
+    before, outputs, depth = weight_xOI.shape[:-2], weight_xOI.shape[-2], BYTES // weight_xOI.element_size()
     panels = huge_pages.empty((*before, -(-outputs // OUTPUTS), steps, OUTPUTS, depth), weight_xOI.dtype)
     threads = torch.get_num_threads()
     kernels.spec_lay_in_panels(whole_xOI.data_ptr(), math.prod(before), outputs, steps, panels.data_ptr(), threads)
     return panels
+
+
+def lay_rows(weight_KI: torch.Tensor, panels_PSCD: torch.Tensor, first: int, kernels: Any) -> None:
+    """Write rows to where outputs ``first`` … of a matrix lie, for which there is room."""
+    whole_KI, steps = _in_steps(weight_KI)
+    kernels.spec_lay_rows(whole_KI.data_ptr(), first, len(weight_KI), steps, panels_PSCD.data_ptr())
+
+
+def _in_steps(weight_xOI: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Rows whose last step is filled up, one behind the other; how many steps they have."""
+    depth, inputs = BYTES // weight_xOI.element_size(), weight_xOI.shape[-1]
+    if inputs % depth:
+        weight_xOI = F.pad(weight_xOI, (0, -inputs % depth))
+    return in_a_row(weight_xOI), -(-inputs // depth)
 
 
 def from_panels(panels_PSCD: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:

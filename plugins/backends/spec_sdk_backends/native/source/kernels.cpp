@@ -115,6 +115,11 @@ void spec_lay_in_panels(const void* from, int64_t count, int64_t outputs, int64_
     lay_in_panels((const char*)from, count, outputs, steps, (uint32_t*)to, threads);
 }
 
+// Rows [rows, steps] of dwords, to panels that are there, as their outputs from ``first`` on
+void spec_lay_rows(const void* from, int64_t first, int64_t rows, int64_t steps, void* panels) {
+    lay_rows((const char*)from, first, rows, steps, (uint32_t*)panels);
+}
+
 // Codes of ``bits`` [outputs, bytes], scales and offsets (or null) [outputs, scales of a row], to records
 void spec_lay_side_by_side(int64_t bits, const void* codes, const void* scale, const void* offset, int64_t outputs,
                            int64_t groups, void* to, int threads) {

@@ -28,6 +28,15 @@ inline void lay_in_panels(const char* from, int64_t count, int64_t outputs, int6
     }
 }
 
+// Rows [rows][steps] of dwords as the outputs from ``first`` on of panels [panels][steps][16] that are there
+inline void lay_rows(const char* from, int64_t first, int64_t rows, int64_t steps, uint32_t* panels) {
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t output = first + r;
+        uint32_t* to = panels + output / PANEL * steps * PANEL + output % PANEL;
+        for (int64_t s = 0; s < steps; s++) to[s * PANEL] = read<uint32_t>(from + (r * steps + s) * 4);
+    }
+}
+
 // A dword of 8 codes of 4 bits, of bytes whose lower halves they are: those of even inputs, then those of odd ones.
 inline uint32_t dword_of_halves(uint64_t bytes) {
     auto joined = [](uint64_t every_other) {
