@@ -178,7 +178,9 @@ class Pipeline:
     def costs_of(self, drafter: Drafter) -> MeasuredCosts:
         """What passes of the target and of this drafter's model cost on this machine."""
         target, draft = self.models.target.executor, drafter.draft_session
-        return MeasuredCosts(self.backend, target, draft, drafter.catches_up, drafter.weighs_time)
+        return MeasuredCosts(
+            self.backend, target, draft, drafter.catches_up, drafter.longest_catch_up, drafter.weighs_time
+        )
 
     def vanilla(self) -> Pipeline:
         """Plain decoding with the same target, sampler and backend: the baseline of every comparison. Not with the same

@@ -31,9 +31,11 @@ class MeasuredCosts:
         target: Executor,
         draft: Session | None,
         catches_up: bool = True,
+        longest_catch_up: int | None = None,
         weighs_time: bool = False,
     ) -> None:
-        self.catches_up, self.weighs_time = catches_up, weighs_time
+        self.catches_up, self.longest_catch_up = catches_up, longest_catch_up
+        self.weighs_time = weighs_time
         self._backend = backend
         self._target = target
         self._draft = draft

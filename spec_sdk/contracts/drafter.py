@@ -57,6 +57,8 @@ class Drafter(Plugin, ABC):
     catches_up: bool = True
     """Whether drafting takes longer the more committed tokens there are that it has not seen: those of the prompt, or
     that were decoded plainly. Not so where it drafts in the target's own cache."""
+    longest_catch_up: int | None = None
+    """Of more tokens that it has not seen its model reads so many; None: all."""
     weighs_time: bool = False
     """Whether it weighs by itself what its model takes, by :attr:`Budget.tokens_per_second`, so that no policy need."""
     drafts_ahead: bool = True

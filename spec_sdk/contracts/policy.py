@@ -26,6 +26,10 @@ class CostSource(Protocol):
         """
 
     @property
+    def longest_catch_up(self) -> int | None:
+        """Of how many of them its model reads at most: see :attr:`Drafter.longest_catch_up`."""
+
+    @property
     def weighs_time(self) -> bool:
         """Whether the run's drafter weighs by itself what drafting takes: see :attr:`Drafter.weighs_time`."""
 

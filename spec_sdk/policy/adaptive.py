@@ -87,7 +87,7 @@ class AdaptivePolicy(Policy):
     def prepare(self, costs: CostSource, branches: bool) -> None:
         if not branches:
             self.learned.widths.only_chains()
-        self.learned.times.catches_up = costs.catches_up
+        self.learned.times.catches_up, self.learned.times.longest_catch_up = costs.catches_up, costs.longest_catch_up
         known = obtain_costs(costs, self.config.costs)
         if known is not None:
             self.learned.times.use(known)

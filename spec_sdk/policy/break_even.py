@@ -75,11 +75,11 @@ class BreakEvenPolicy(Policy):
         return type(self)(self.config, self.learned)
 
     def prepare(self, costs: CostSource, branches: bool) -> None:
-        self.learned.weighs_time = costs.weighs_time
-        self.learned.times.catches_up = costs.catches_up and not costs.weighs_time
+        times, self.learned.weighs_time = self.learned.times, costs.weighs_time
+        times.catches_up, times.longest_catch_up = costs.catches_up and not costs.weighs_time, costs.longest_catch_up
         known = obtain_costs(costs, self.config.costs)
         if known is not None:
-            self.learned.times.use(known)
+            times.use(known)
 
     def budget(self, request: Request) -> Budget:
         learned, times, prices = self.learned, self.learned.times, self.learned.prices

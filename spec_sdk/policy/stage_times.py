@@ -23,8 +23,8 @@ class StageTimes:
 
     A tree is ``depth`` levels of ``width`` nodes. Catching up is feeding the draft model the committed tokens that it
     has not seen: the prompt, if it was not started with the request, or what was decoded plainly since.
-    ``drafts_with_model`` False makes it free until measured, ``catches_up`` False altogether. ``silence``: a call in
-    which nothing was proposed.
+    ``drafts_with_model`` False makes it free until measured, ``catches_up`` False altogether. ``longest_catch_up``: of
+    more tokens so many are fed. ``silence``: a call in which nothing was proposed.
     """
 
     def __init__(self) -> None:
@@ -36,6 +36,7 @@ class StageTimes:
         self._prefill = RunningTime()
         self.drafts_with_model = True
         self.catches_up = True
+        self.longest_catch_up: int | None = None
         self._costs: PassCosts | None = None
         self._context = -CONTEXT_STEP
         self._levels_known: dict[tuple[int, int], float] = {}
@@ -136,9 +137,10 @@ class StageTimes:
         """Feeding ``unfed`` tokens. Unmeasured: half as long as the target's own prefill of so many."""
         if not self.is_behind(unfed):
             return 0.0
-        if self._feed.count:
-            return unfed * self._feed.mean
-        return unfed * self._unmeasured_feed
+        return self._fed(unfed) * (self._feed.mean if self._feed.count else self._unmeasured_feed)
+
+    def _fed(self, unfed: int) -> int:
+        return unfed if self.longest_catch_up is None else min(unfed, self.longest_catch_up)
 
     def add_prefill(self, tokens: int, seconds: float) -> None:
         """The target's prefill."""
@@ -148,7 +150,7 @@ class StageTimes:
     def add_start(self, tokens: int, seconds: float) -> None:
         """The drafter's own prefill."""
         if tokens >= CATCH_UP:
-            self._add_feed(seconds / tokens)
+            self._add_feed(seconds / self._fed(tokens))
 
     def add_draft(self, depth: int, width: int, drafted: int, unfed: int, seconds: float) -> None:
         """A call for a tree, with ``unfed`` tokens not yet fed; ``drafted`` is how deep it came out."""
@@ -166,7 +168,7 @@ class StageTimes:
         """A call that fed ``unfed`` tokens, then drafted, which takes ``usual_s``: the seconds of feeding."""
         # a quarter at least, in case the guess of the draft itself is far too high
         fed_s = max(seconds - usual_s, seconds / 4)
-        self._add_feed(fed_s / unfed)
+        self._add_feed(fed_s / self._fed(unfed))
         return fed_s
 
     @property

@@ -59,6 +59,7 @@ class KnownCosts:
 
     expected_tokens = 64
     catches_up = True
+    longest_catch_up: int | None = None
     weighs_time = False
 
     def __init__(self, kept: bool, unavailable: str | None = None, slow: bool = False) -> None:

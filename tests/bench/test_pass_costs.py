@@ -177,6 +177,7 @@ class Source(CostSource):
     """Counts what is asked of it."""
 
     catches_up = True
+    longest_catch_up: int | None = None
     weighs_time = False
 
     def __init__(self, tokens: int | None, plain_s: float = 0.05, unavailable: str | None = None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 
 from spec_sdk.contracts import Budget, SamplingParams
 from spec_sdk.model.kv_cache import KVCache
@@ -69,22 +68,3 @@ def test_the_cache_equals_a_plain_prefill(name: str, seed: int) -> None:
 
 def test_without_bonus_calibration_it_drifts() -> None:
     assert drift_after("uncalibrated", 30, 0) > 1e-2
-
-
-def test_drafting_stops_where_the_draft_models_context_ends() -> None:
-    drafter = MAKERS["chain"]()
-    context = drafter.session.context
-    tokens = torch.randint(3, VOCABULARY, (context - 2,)).tolist()
-    request = request_for(tokens, reference_sampler(SamplingParams()), 0)
-    drafter.start([request.view])
-    assert drafter.propose([request.view], [Budget(8)])[0].depth == 2
-    request.tokens.extend([5, 6])
-    assert drafter.propose([request.view], [Budget(8)])[0].depth == 0
-
-
-def test_a_prompt_beyond_the_draft_models_context_is_answered_without_drafts() -> None:
-    drafter = MAKERS["tree"]()
-    tokens = [5] * (drafter.session.context + 3)
-    request = request_for(tokens, reference_sampler(SamplingParams()), 0)
-    drafter.start([request.view])
-    assert drafter.propose([request.view], [Budget(4)])[0].size == 1

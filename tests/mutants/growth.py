@@ -14,6 +14,7 @@ GROWING_DRAFTER = "plugins/drafters/spec_sdk_drafters/growing_drafter.py"
 MERGED = "plugins/drafters/spec_sdk_drafters/merged.py"
 CONTEXT = "spec_sdk/model/context_vocabulary.py"
 CHOSEN_VOCABULARY = "tests/drafters/test_chosen_vocabulary.py"
+WINDOW = "tests/drafters/test_draft_window.py"
 PROPOSALS = "tests/drafters/test_proposals.py"
 DRAFT_CACHE = "tests/drafters/test_draft_cache.py"
 OF_MERGED = "tests/drafters/test_merged.py"
@@ -118,6 +119,34 @@ GROWTH = (
         "[:, -logits_1NR.shape[1] :]",
         "[:, : logits_1NR.shape[1]]",
         (CHOSEN_VOCABULARY,),
+    ),
+    Mutant(
+        "draft window: a text that has grown too long is not begun anew",
+        "plugins/drafters/spec_sdk_drafters/draft_model.py",
+        "if self.room(request) < 1:",
+        "if False:",
+        (f"{WINDOW}::test_it_begins_anew_where_it_has_no_more_room",),
+    ),
+    Mutant(
+        "draft window: tokens that were left out are fed later",
+        "plugins/drafters/spec_sdk_drafters/draft_model.py",
+        "return self._first[request.slot] + self.session.length(request.slot)",
+        "return self.session.length(request.slot)",
+        (f"{WINDOW}::test_behind_a_long_text_it_drafts_as_behind_its_end_alone",),
+    ),
+    Mutant(
+        "draft window: the first tokens are read",
+        "plugins/drafters/spec_sdk_drafters/draft_model.py",
+        "self.session.prefill(slot, text[first + kept :])",
+        "self.session.prefill(slot, text[kept : len(text) - first])",
+        (f"{WINDOW}::test_behind_a_long_text_it_drafts_as_behind_its_end_alone",),
+    ),
+    Mutant(
+        "asked model: it would have to read all of a long prompt",
+        "plugins/drafters/spec_sdk_drafters/asked_model.py",
+        "else min(unseen, longest)",
+        "else unseen",
+        (f"{WINDOW}::test_what_catching_up_takes_at_most_is_told",),
     ),
     Mutant(
         "the logits of a text's tokens are said to be those of the head's",
@@ -315,8 +344,8 @@ GROWTH = (
     Mutant(
         "draft model: what a slot held before is not looked at",
         DRAFTER,
-        "self.session.prefill(request.slot, prompt[kept:])",
-        "self.session.prefill(request.slot, prompt)",
+        "self.session.prefill(slot, text[first + kept :])",
+        "self.session.prefill(slot, text[first:])",
         (f"{PROPOSALS}::test_a_slot_that_is_used_again_drafts_as_a_fresh_one",),
     ),
     Mutant(

@@ -403,6 +403,20 @@ RETRIEVAL = (
         (f"{OF_POLICY}::test_a_call_that_takes_far_longer_than_others_counts_for_one_plain_step",),
     ),
     Mutant(
+        "policies: a draft model reads all of a long prompt",
+        "spec_sdk/policy/stage_times.py",
+        "else min(unfed, self.longest_catch_up)",
+        "else unfed",
+        (f"{OF_POLICY}::test_a_start_costs_what_the_draft_model_reads_of_a_prompt",),
+    ),
+    Mutant(
+        "policies: a start behind a long prompt is taken for one of all its tokens",
+        "spec_sdk/policy/stage_times.py",
+        "self._add_feed(seconds / self._fed(tokens))",
+        "self._add_feed(seconds / tokens)",
+        (f"{OF_POLICY}::test_a_start_costs_what_the_draft_model_reads_of_a_prompt",),
+    ),
+    Mutant(
         "break_even: it catches up however little of the answer is left",
         DRAFTING,
         "gain_s * remaining / TOKENS_OF_A_CYCLE",

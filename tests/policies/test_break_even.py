@@ -323,3 +323,25 @@ def test_where_nothing_pays_it_is_hardly_tried() -> None:
         tried += count
         policy.observe(cycle(budget.depth, 1 + count, 1, PLAIN_S * (1 + 0.3 * count)))
     assert 0 < tried < steps / UNTRIED_SINCE
+
+
+@pytest.mark.parametrize("longest", [None, 400])
+def test_a_start_costs_what_the_draft_model_reads_of_a_prompt(longest: int | None) -> None:
+    """Starts of 400 tokens take 4 plain steps, and a cycle gains 0.8: behind a prompt of 40,000 tokens it is worth its
+    time where the draft model reads no more than those.
+    """
+    run = warm(refresh=10**6)
+    run.learned.times.longest_catch_up = longest
+    for _ in range(3):
+        policy = run.for_request()
+        policy.observe(prefill(400, drafter_s=4 * PLAIN_S))
+        for _ in range(40):
+            policy.observe(cycle(2, 3, 2, 1.1 * PLAIN_S, draft_s=0.1 * PLAIN_S))
+    policy = run.for_request()
+    policy.observe(prefill(40_000))
+    assert (policy.budget(asking(40_001, 100)).depth > 0) == (longest is not None)
+    if longest is not None:
+        # such starts tell what those tokens take, not what all would
+        for _ in range(16):
+            policy.observe(prefill(40_000, drafter_s=4 * PLAIN_S))
+        assert run.learned.times.catch_up(400) == pytest.approx(4 * PLAIN_S)

@@ -58,6 +58,7 @@ class Known:
     """A cost source that has the curves of a machine already; ``None`` has nothing."""
 
     catches_up = True
+    longest_catch_up: int | None = None
     weighs_time = False
     expected_tokens = None
     unavailable = None

@@ -192,7 +192,10 @@ class AskedModel:
 
     def _unseen(self, request: Request) -> int:
         """Tokens that the drafter would have to catch up with."""
-        return len(request.tokens) - self._seen[request.slot] if self.drafter.catches_up else 0
+        if not self.drafter.catches_up:
+            return 0
+        unseen, longest = len(request.tokens) - self._seen[request.slot], self.drafter.longest_catch_up
+        return unseen if longest is None else min(unseen, longest)
 
     def _granted(self, request: Request, budget: Budget, surest: float) -> Budget:
         """What the drafter is granted. A tree of draws is as large as pays by the past, before any of them is made."""

@@ -22,6 +22,7 @@ from spec_sdk_drafters.chosen_vocabulary import (
     reduced_to,
     vocabulary_option,
 )
+from spec_sdk_drafters.draft_window import DraftWindow, window_option
 from spec_sdk_drafters.growing_drafter import GROWTHS, GrowingDrafter
 
 RUNNERS = "sequential; layer_parallel, groups of attention layers at once (EasySpec); layer_skip, without some layers"
@@ -34,6 +35,7 @@ class DraftModelConfig:
     draft: str | None = option(None, "the model to draft with", means={None: "model.draft"})
     vocabulary: int | None = vocabulary_option()
     context_vocabulary: Any = context_vocabulary_option()
+    window: int | None = window_option()
     growth: Any = option("auto", f"which nodes are expanded: {GROWTHS}")
     runner: Any = option("sequential", f"how the draft model runs while the tree grows: {RUNNERS}")
 
@@ -66,6 +68,9 @@ class DraftModelDrafter(GrowingDrafter):
         self.session: Session = models.session(model, self.runner, spread=self.every_rank)
         self.session.context_vocabulary = context_vocabulary_of(model.executor, config)
         self.draft_session = self.session
+        self._window = DraftWindow.of(config.window, self.session.context)
+        self.longest_catch_up = self._window.whole
+        self._first: dict[int, int] = {}
 
     @property
     def _holds_plain_kv(self) -> bool:
@@ -75,14 +80,21 @@ class DraftModelDrafter(GrowingDrafter):
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
         for request in requests:
             self._drafts.pop(request.slot, None)
-            # past its context the draft model is not used: propose drafts nothing there
-            if len(request.tokens) < self.session.context:
-                prompt = request.tokens[:-1]
-                kept = self.session.open(request.slot, prompt, self._holds_plain_kv, request.encoder_input)
-                self.session.prefill(request.slot, prompt[kept:])
+            self._read(request)
+
+    def _read(self, request: Request) -> None:
+        """Feed what is before the pending token, or the last of it."""
+        text, slot = request.tokens[:-1], request.slot
+        first = self._first[slot] = self._window.first(len(text))
+        if first and self.session.encoder is not None:
+            # what an encoder saw is told from the beginning: nothing is drafted behind the model's context
+            self._first[slot] = 0
+            return
+        kept = self.session.open(slot, text[first:], self._holds_plain_kv, request.encoder_input)
+        self.session.prefill(slot, text[first + kept :])
 
     def room(self, request: Request) -> int:
-        return self.session.context - len(request.tokens)
+        return self._window.room - (len(request.tokens) - self._first[request.slot])
 
     def root_pass(self, requests: Sequence[Request]) -> Callable[[], list[DraftLogits]]:
         return functools.partial(self.session.feed, *self._unfed(requests))
@@ -111,21 +123,27 @@ class DraftModelDrafter(GrowingDrafter):
 
     def _unfed(self, requests: Sequence[Request]) -> tuple[list[int], list[list[int]]]:
         """Each request's slot, and the tokens that it is to be fed."""
-        slots = [request.slot for request in requests]
-        return slots, [
-            request.tokens[self.session.length(slot) :] for request, slot in zip(requests, slots, strict=True)
-        ]
+        return [request.slot for request in requests], [request.tokens[self._fed(request) :] for request in requests]
+
+    def _fed(self, request: Request) -> int:
+        """How many of a text's tokens the draft model has in its cache, or left out."""
+        return self._first[request.slot] + self.session.length(request.slot)
 
     def keep_grown(self, request: Request, tree: TreeBuilder, nodes: int) -> None:
         self.session.keep_grown(request.slot, tree, nodes)
 
     def before_growing(self, requests: Sequence[Request]) -> None:
-        """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them."""
+        """Commit the K and V of those drafted tokens that were accepted, as far as the draft model was fed them. Begin
+        anew where there is no room for more.
+        """
         slots, paths = [], []
         for request in requests:
             draft = self._drafts.pop(request.slot, None)
             if draft is not None and self.runner.keeps_kv:
                 slots.append(request.slot)
-                paths.append(draft.accepted(request.tokens[self.session.length(request.slot) : -1]))
+                paths.append(draft.accepted(request.tokens[self._fed(request) : -1]))
         if slots:
             self.session.commit(slots, paths)
+        for request in requests:
+            if self.room(request) < 1:
+                self._read(request)

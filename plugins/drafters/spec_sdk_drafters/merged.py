@@ -51,6 +51,8 @@ class MergedDrafter(Drafter):
         self.branches = len(self.members) > 1 or self.members[0].branches
         self.draft_name = " + ".join(names) or None
         self.catches_up = any(member.catches_up for member in self.members)
+        longest = [member.longest_catch_up for member in self.members if member.catches_up]
+        self.longest_catch_up = None if None in longest else max((each for each in longest if each), default=None)
         self.drafts_ahead = all(member.drafts_ahead for member in self.members)
         self.every_rank = any(member.every_rank for member in self.members)
 
