@@ -137,8 +137,8 @@ GROWTH = (
     Mutant(
         "draft window: the first tokens are read",
         "plugins/drafters/spec_sdk_drafters/draft_model.py",
-        "self.session.prefill(slot, text[first + kept :])",
-        "self.session.prefill(slot, text[kept : len(text) - first])",
+        "return text[first + kept :]",
+        "return text[kept : len(text) - first]",
         (f"{WINDOW}::test_behind_a_long_text_it_drafts_as_behind_its_end_alone",),
     ),
     Mutant(
@@ -344,8 +344,8 @@ GROWTH = (
     Mutant(
         "draft model: what a slot held before is not looked at",
         DRAFTER,
-        "self.session.prefill(slot, text[first + kept :])",
-        "self.session.prefill(slot, text[first:])",
+        "return text[first + kept :]",
+        "return text[first:]",
         (f"{PROPOSALS}::test_a_slot_that_is_used_again_drafts_as_a_fresh_one",),
     ),
     Mutant(

@@ -80,18 +80,18 @@ class DraftModelDrafter(GrowingDrafter):
     def start(self, requests: Sequence[Request], prompt_hidden: Sequence[Hidden] | None = None) -> None:
         for request in requests:
             self._drafts.pop(request.slot, None)
-            self._read(request)
+            self.session.prefill(request.slot, self._begin(request))
 
-    def _read(self, request: Request) -> None:
-        """Feed what is before the pending token, or the last of it."""
+    def _begin(self, request: Request) -> Sequence[int]:
+        """Open the slot for what is before the pending token, or the last of it: the tokens that are to be fed."""
         text, slot = request.tokens[:-1], request.slot
         first = self._first[slot] = self._window.first(len(text))
         if first and self.session.encoder is not None:
             # what an encoder saw is told from the beginning: nothing is drafted behind the model's context
             self._first[slot] = 0
-            return
+            return ()
         kept = self.session.open(slot, text[first:], self._holds_plain_kv, request.encoder_input)
-        self.session.prefill(slot, text[first + kept :])
+        return text[first + kept :]
 
     def room(self, request: Request) -> int:
         return self._window.room - (len(request.tokens) - self._first[request.slot])
@@ -146,4 +146,4 @@ class DraftModelDrafter(GrowingDrafter):
             self.session.commit(slots, paths)
         for request in requests:
             if self.room(request) < 1:
-                self._read(request)
+                self.session.prefill(request.slot, self._begin(request))
