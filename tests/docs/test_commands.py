@@ -35,6 +35,12 @@ OTHERS = [command for command in reversed(COMMANDS.values()) if command not in O
 RUN = [command for command in OURS if not command.not_run]
 NOT_RUN = [command for command in OURS if command.not_run]
 LAUNCHED = ("accelerate", "torchrun")
+RUN_ELSEWHERE = {
+    command.where
+    for command in RUN
+    if command.page != ROOT / "README.md" and re.search(r" task=(check|doctor)( |$)", command.text)
+}
+"""They take seconds each, and tests/doctor and tests/cli/test_example_plugin.py run them: here in the full tier."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +77,10 @@ def arguments_of(command: Command) -> list[str]:
     return typed[typed.index("spec_sdk") + 1 :]
 
 
-@pytest.mark.parametrize("command", RUN, ids=lambda command: command.where)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(of, marks=[pytest.mark.full] * (of.where in RUN_ELSEWHERE), id=of.where) for of in RUN],
+)
 def test_it_runs(command: Command, stand_ins: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not command.text.startswith(LAUNCHED), "it takes several processes: say so above it, <!-- not run: … -->"
     arguments = arguments_of(command)

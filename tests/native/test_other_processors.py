@@ -17,6 +17,7 @@ from spec_sdk.ops import PLAIN
 from spec_sdk_backends.native import attention, folding, library, mixers, products, side_by_side
 from spec_sdk_backends.native.products import multiply
 from spec_sdk_backends.native.side_by_side import SideBySide
+from tests.conftest import FULL
 from tests.native.test_attention import BATCHES, KEPT, PATHS, SPECS, Kept, compare_with_float64, compare_with_paths
 from tests.native.test_products import DTYPES, FORMS, quantized, random, sizes
 from tests.native.test_recurrent import NAMES, compare_trees
@@ -34,6 +35,9 @@ def _kernels_for_others(request: pytest.FixtureRequest, tmp_path_factory: pytest
         pytest.skip(f"this processor does not run programs for {name}")
     path = tmp_path_factory.mktemp("kernels") / f"{name}.so"
     flags = [flag for flag in library.FLAGS if flag != "-march=native"] + [f"-march={name}"]
+    if not FULL:
+        # compiled in less than half of the time; what differs between processors is in the sources
+        flags.append("-O1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "FLAGS", flags)
         compiler = next(name for name in library.compilers() if shutil.which(name))
