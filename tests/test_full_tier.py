@@ -27,6 +27,16 @@ def test_a_list_with_such_a_name_is_refused(
         full_tier.mark(request.config, here)
 
 
+def test_what_failed_is_not_looked_for_in_the_list(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(full_tier, "listed", lambda: ["tests/test_full_tier.py::gone", "tests/test_full_tier.py"])
+    monkeypatch.setattr(request.config, "args", ["tests"])
+    monkeypatch.setattr(request.config.option, "lf", True)
+    full_tier.mark(request.config, [request.node])
+    assert request.node.get_closest_marker("full") is None
+
+
 def test_listed_cases_are_marked(request: pytest.FixtureRequest) -> None:
     """Those that are named; of those that are there once some stay."""
     lines = full_tier.listed()

@@ -59,6 +59,14 @@ def _quantized_projection(ops: Ops, inputs: Inputs) -> list[torch.Tensor]:
     return found
 
 
+def _with_rows(ops: Ops, inputs: Inputs) -> list[torch.Tensor]:
+    found, projection = [], None
+    for outputs in (1, 20, 3):
+        projection = ops.with_rows(projection, inputs.numbers(outputs, 33))
+        found += [projection(inputs.numbers(rows, 33)) for rows in (1, 5)]
+    return found
+
+
 def _rms_norm(ops: Ops, inputs: Inputs) -> list[torch.Tensor]:
     with torch.no_grad():
         return [
@@ -188,6 +196,7 @@ CASES: dict[str, Computes] = {
     "projection": _projection,
     "projections": _projections,
     "quantized_projection": _quantized_projection,
+    "with_rows": _with_rows,
     "rms_norm": _rms_norm,
     "top_log_probabilities": _top_log_probabilities,
     "cached_attention": _cached_attention,

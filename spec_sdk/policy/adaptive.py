@@ -146,16 +146,15 @@ class AdaptivePolicy(Policy):
 
     def _observe_prefill(self, event: Mapping[str, Any]) -> None:
         learned, started = self.learned, event["drafter_s"]
-        # what a slot keeps of a text, its drafter mostly keeps too
-        fed = event["tokens"] - event.get("kept", 0)
+        tokens, kept = event["tokens"], event.get("kept", 0)
         learned.times.drafts_with_model = event["draft"] is not None
-        learned.times.add_prefill(fed, event["seconds"] - (started or 0.0))
+        learned.times.add_prefill(tokens - kept, event["seconds"] - (started or 0.0))
         # half the failures are forgiven: another prompt, another chance
         learned.failures //= 2
         learned.begin_wait(self.config.retry)
-        self._unfed = event["tokens"] + 1
+        self._unfed = tokens + 1
         if started is not None:
-            learned.times.add_start(fed, started)
+            learned.times.add_start(tokens, kept, started)
             self._unfed = 1
             self._book(0.0, -started)
 

@@ -119,19 +119,17 @@ class BreakEvenPolicy(Policy):
         prices.renew()
 
     def _observe_prefill(self, event: Mapping[str, Any]) -> None:
-        learned, tokens, started_s = self.learned, event["tokens"], event["drafter_s"]
+        learned, started_s, tokens, kept = self.learned, event["drafter_s"], event["tokens"], event.get("kept", 0)
         learned.times.drafts_with_model = event["draft"] is not None
         # what is looked up hangs on the text; what a model guesses, and what that takes, is much the same for all texts
         may_gain = learned.worth.hopes(learned.times.plain.mean)
         if may_gain or learned.weighs_time or not learned.times.drafts_with_model:
             learned.worth.forgive()
-        # what a slot keeps of a text, its drafter mostly keeps too
-        fed = tokens - event.get("kept", 0)
-        learned.times.add_prefill(fed, event["seconds"] - (started_s or 0.0))
+        learned.times.add_prefill(tokens - kept, event["seconds"] - (started_s or 0.0))
         self._unfed = tokens + 1
         if started_s is not None:
             self._unfed = 1
-            learned.times.add_start(fed, started_s)
+            learned.times.add_start(tokens, kept, started_s)
             learned.worth.paid(started_s)
 
     def _drafting(self, drafted: int, unfed: int, draft_s: float) -> float:

@@ -147,10 +147,13 @@ class StageTimes:
         if tokens >= CATCH_UP:
             self._prefill.add(seconds / tokens)
 
-    def add_start(self, tokens: int, seconds: float) -> None:
-        """The drafter's own prefill."""
-        if tokens >= CATCH_UP:
-            self._add_feed(seconds / self._fed(tokens))
+    def add_start(self, tokens: int, kept: int, seconds: float) -> None:
+        """The drafter's own prefill of a prompt, of which its slot had the first ``kept`` tokens."""
+        longest = self.longest_catch_up
+        # what a slot keeps of a text, its drafter mostly keeps too; but the last of a long one lie where others lay
+        fed = tokens - kept if longest is None or tokens <= longest else longest
+        if fed >= CATCH_UP:
+            self._add_feed(seconds / fed)
 
     def add_draft(self, depth: int, width: int, drafted: int, unfed: int, seconds: float) -> None:
         """A call for a tree, with ``unfed`` tokens not yet fed; ``drafted`` is how deep it came out."""

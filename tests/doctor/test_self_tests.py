@@ -64,7 +64,7 @@ def test_the_cpu_backend_is_sound(native: Any) -> None:
     own = {"cached_attention", "head_block", "path_grower", "quantized_projection", "rms_norm", "top_log_probabilities"}
     own |= {"drawing", "recurrent_mixer", "speculative_attention", *(f"accept: {rule}" for rule in RULES)}
     kernels = native == "auto" and not isinstance(find(), str)
-    assert operations == {"projection", "projections", "a whole pass"} | (own if kernels else set())
+    assert operations == {"projection", "projections", "with_rows", "a whole pass"} | (own if kernels else set())
 
 
 @pytest.mark.parametrize("what", CASES)

@@ -51,6 +51,12 @@ class Wrong(Ops):
             matrix = dataclasses.replace(matrix, scale_OG=scale_OG)
         return super().quantized_projection(matrix, bias_O)
 
+    def with_rows(self, projection: Projection | None, weight_KI: torch.Tensor) -> Projection:
+        if self.what == "with_rows" and projection is not None:
+            # the last row of before is written over
+            projection = Projection(torch.cat((projection.weight_OI[:-1], weight_KI[:1])))
+        return super().with_rows(projection, weight_KI)
+
     def rms_norm(self, x: torch.Tensor, gain_M: torch.Tensor, epsilon: float) -> torch.Tensor:
         return super().rms_norm(x, gain_M, 0.0 if self.what == "rms_norm" else epsilon)
 

@@ -412,8 +412,8 @@ RETRIEVAL = (
     Mutant(
         "policies: a start behind a long prompt is taken for one of all its tokens",
         "spec_sdk/policy/stage_times.py",
-        "self._add_feed(seconds / self._fed(tokens))",
-        "self._add_feed(seconds / tokens)",
+        "else longest\n        if fed",
+        "else tokens - kept\n        if fed",
         (f"{OF_POLICY}::test_a_start_costs_what_the_draft_model_reads_of_a_prompt",),
     ),
     Mutant(

@@ -341,7 +341,8 @@ def test_a_start_costs_what_the_draft_model_reads_of_a_prompt(longest: int | Non
     policy.observe(prefill(40_000))
     assert (policy.budget(asking(40_001, 100)).depth > 0) == (longest is not None)
     if longest is not None:
-        # such starts tell what those tokens take, not what all would
-        for _ in range(16):
-            policy.observe(prefill(40_000, drafter_s=4 * PLAIN_S))
-        assert run.learned.times.catch_up(400) == pytest.approx(4 * PLAIN_S)
+        # such starts tell what those tokens take, not what all would, nor what those take that the slot did not have
+        for kept in (0, 39_950):
+            for _ in range(16):
+                policy.observe({**prefill(40_000, drafter_s=4 * PLAIN_S), "kept": kept})
+            assert run.learned.times.catch_up(400) == pytest.approx(4 * PLAIN_S)

@@ -20,7 +20,12 @@ def listed() -> list[str]:
 
 
 def mark(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Give the listed tests the mark ``full``. Raises UsageError for a name that no test has any more."""
+    """Give the listed tests the mark ``full``. Raises UsageError for a name that no test has any more.
+
+    Not with ``--last-failed``: of those that failed all are to run once more, and no others are collected.
+    """
+    if config.getoption("lf", False):
+        return
     tests = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         for name in names_of(item.nodeid):
