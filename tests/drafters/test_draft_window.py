@@ -55,8 +55,9 @@ def test_what_is_read() -> None:
     window, whole = DraftWindow.of(16, 100), DraftWindow.of(None, 100)
     assert [window.first(tokens) for tokens in (0, 16, 17, 500)] == [0, 0, 1, 484] and window.room == 32
     assert [whole.first(tokens) for tokens in (0, 98, 99, 500)] == [0, 0, 49, 450] and whole.room == 100
-    # a window that the context has no room for twice is no window
-    assert DraftWindow.of(50, 100) == whole and DraftWindow.of(49, 100) != whole
+    # where the context has no room for the window twice, what is read anew is half of that
+    assert DraftWindow.of(50, 100) == DraftWindow(50, 50, 100) and DraftWindow.of(80, 100) == DraftWindow(50, 80, 100)
+    assert DraftWindow.of(500, 100) == whole
 
 
 @pytest.mark.parametrize("form", FORMS)

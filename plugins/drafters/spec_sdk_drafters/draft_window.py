@@ -37,10 +37,11 @@ class DraftWindow:
     @classmethod
     def of(cls, window: int | None, context: int) -> DraftWindow:
         """By the option, for a model with a context of so many tokens."""
-        if window is None or 2 * window >= context:
-            # one token is pending, and one at least is drafted
-            return cls(context // 2, context - 2, context)
-        return cls(window, window, 2 * window)
+        room = context if window is None else min(2 * window, context)
+        # one token is pending, and one at least is drafted
+        whole = room - 2 if window is None else min(window, room - 2)
+        # what is read anew is worth it for as many tokens again
+        return cls(min(whole, room // 2), whole, room)
 
     def first(self, tokens: int) -> int:
         """Which token of a text of so many is the first that is read."""
