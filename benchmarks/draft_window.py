@@ -5,7 +5,7 @@
 Each prompt is a few texts of a file, one behind the other, and asks for a summary. Chains of two tokens are drafted
 behind all of the prompt, and behind its last tokens alone (``drafter.window``), beside plain decoding in the same run.
 Writes results/draft_window.json: ratios to plain decoding of whole answers, of the time to the first token and of that
-per further token (above 1: faster), and the acceptance rate, medians over prompts.
+per further token, medians over prompts (above 1: faster), and the acceptance rate of all drafted tokens.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ASKED = "\n\nSummarise all of this in one paragraph."
 PIPELINE = "sd_chain policy=fixed policy.depth=2"
 
 
-def long_prompts(texts: Sequence[str], tokens: int, count: int) -> list[str]:
+def joined_prompts(texts: Sequence[str], tokens: int, count: int) -> list[str]:
     """``count`` prompts of about so many tokens, each of other texts than the one before."""
     prompts, place, most = list[str](), 0, int(tokens * CHARACTERS)
     for _ in range(count):
@@ -79,7 +79,7 @@ def main() -> int:
     texts = read_prompt_texts(arguments.prompts, "--prompts")
     pipelines = {window: f"{PIPELINE} drafter.window={window}" for window in arguments.windows}
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-        prompts = long_prompts(texts, arguments.tokens, arguments.count)
+        prompts = joined_prompts(texts, arguments.tokens, arguments.count)
         file.write("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
         file.flush()
         options = [f"prompt_file={file.name}", f"max_new_tokens={arguments.new_tokens}"]

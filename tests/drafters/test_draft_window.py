@@ -16,12 +16,12 @@ from spec_sdk.model.session import Session
 from spec_sdk.model.torch_executor import TorchExecutor
 from spec_sdk.ops import Ops
 from spec_sdk.policy import FixedConfig, FixedPolicy
-from spec_sdk.registry import Registry
 from spec_sdk.testing.defaults import reference_sampler, request_for
 from spec_sdk_drafters.asked_model import AskedModel
 from spec_sdk_drafters.draft_window import WINDOW, DraftWindow
 from spec_sdk_drafters.no_draft import NoDraft
 from spec_sdk_verifiers.multi_step import MultiStep
+from tests.drafters.test_chosen_vocabulary import drafter_of
 from tests.support.tiny_checkpoints import VOCABULARY
 from tests.support.tiny_decoder import tiny_decoder
 from tests.support.tiny_models import TinyModels
@@ -32,12 +32,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "tree": {"name": "draft_model", "width": 3},
     "easyspec": {"name": "easyspec", "width": 3},
 }
-
-
-def drafter_of(models: TinyModels | None = None, **options: Any) -> Any:
-    plugin: Any
-    plugin, config = Registry.discover().configure("drafter", {"name": "draft_model", **options})
-    return plugin(config, models or TinyModels())
 
 
 def proposed(drafter: Any, tokens: list[int], depth: int = 4) -> tuple[tuple[int, ...], tuple[int, ...]]:

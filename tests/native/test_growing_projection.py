@@ -13,7 +13,7 @@ from spec_sdk.ops.linear import Projection
 from spec_sdk_backends.cpu import CpuOps
 from spec_sdk_backends.native import huge_pages
 from spec_sdk_backends.native.growing_projection import GrowingProjection
-from spec_sdk_backends.native.library import find, library
+from spec_sdk_backends.native.library import library
 from spec_sdk_backends.native.ops import NativeOps
 from spec_sdk_backends.native.panels import OUTPUTS, to_panels
 from spec_sdk_backends.native.products import NativeProjection
@@ -23,14 +23,12 @@ DTYPES = [torch.float32, torch.bfloat16]
 ADDED = [1, 3, OUTPUTS - 4, 1, 2 * OUTPUTS + 5, 0, 7]
 # the last step is filled up, or is whole
 INPUTS = [33, 48]
-native = pytest.mark.skipif(isinstance(find(), str), reason="no native kernels here")
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-@native
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_that_are_added_lie_where_a_whole_matrix_has_them(dtype: torch.dtype, inputs: int) -> None:
@@ -51,7 +49,6 @@ def test_rows_that_are_added_lie_where_a_whole_matrix_has_them(dtype: torch.dtyp
     assert not grown.panels_PSCD[panels:].count_nonzero()
 
 
-@native
 def test_few_copies_are_made_and_none_in_the_weights_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     def empty(shape: object, dtype: torch.dtype) -> torch.Tensor:
         raise AssertionError("a request's rows keep no large page")
@@ -66,9 +63,7 @@ def test_few_copies_are_made_and_none_in_the_weights_large_pages(monkeypatch: py
     assert torch.equal(grown.weight_OI, row_I.expand(20 * OUTPUTS, 48))
 
 
-@pytest.mark.parametrize(
-    "ops", [Ops(), CpuOps(), pytest.param(NativeOps(CpuOps()), marks=native)], ids=["reference", "packed", "native"]
-)
+@pytest.mark.parametrize("ops", [Ops(), CpuOps(), NativeOps(CpuOps())], ids=["reference", "packed", "native"])
 @pytest.mark.parametrize("dtype", [torch.float64, *DTYPES])
 def test_every_backend_adds_rows(ops: Ops, dtype: torch.dtype) -> None:
     weight_OI, x_NI, made = random(20, 32, dtype=dtype), random(2, 32, dtype=dtype), list[Projection]()

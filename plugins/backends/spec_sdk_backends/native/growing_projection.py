@@ -37,6 +37,4 @@ class GrowingProjection(NativeProjection):
             wider_PSCD[:P] = panels_PSCD
             panels_PSCD = wider_PSCD
         lay_rows(weight_KI, panels_PSCD, self.outputs, library())
-        made = GrowingProjection.__new__(GrowingProjection)
-        made._hold(panels_PSCD, self.outputs + K, self.inputs, None)
-        return made
+        return self.of(panels_PSCD, self.outputs + K, self.inputs, None)

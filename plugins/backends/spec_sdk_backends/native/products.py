@@ -9,7 +9,7 @@ of a stack, g layers of a run, K rows.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -67,7 +67,7 @@ class NativeProjection(Projection):
         self._hold(to_panels(weight_OI, library()), weight_OI.shape[0], weight_OI.shape[1], bias_O)
 
     @classmethod
-    def of(cls, panels_PSCD: torch.Tensor, outputs: int, inputs: int, bias_O: torch.Tensor | None) -> NativeProjection:
+    def of(cls, panels_PSCD: torch.Tensor, outputs: int, inputs: int, bias_O: torch.Tensor | None) -> Self:
         """The projection of a matrix that lies in panels: no copy."""
         made = cls.__new__(cls)
         made._hold(panels_PSCD, outputs, inputs, bias_O)
